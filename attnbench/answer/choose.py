@@ -39,7 +39,7 @@ KINDS = {
     "approximate": "approximates softmax",
     "other": "its own operator",
 }
-"""What may be allowed besides exact softmax, by the word for it on the command line."""
+"""Operators that may be allowed besides exact softmax, by the word for it on the command line."""
 TOO_MUCH = ("out_of_memory", "timed_out")
 """A variant that ended so will end so on every problem that is at least as large."""
 SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim")
@@ -66,7 +66,7 @@ class Wants:
 
     @property
     def computes(self) -> tuple[str, ...]:
-        """What a variant may compute."""
+        """Operators that a variant may compute."""
         return (EXACT, *(KINDS[word] for word in self.allowed))
 
     def words(self) -> list[str]:
@@ -78,7 +78,7 @@ class Wants:
 
 
 class Why(StrEnum):
-    """What keeps a variant out."""
+    """The reasons that keep a variant out."""
 
     COMPUTES = "computes something else"
     SUPPORT = "doesn't take it"
@@ -286,9 +286,7 @@ def _breaks(
 
 
 def _ruled_out(evidence: VariantRecords) -> Iterator[tuple[Why, str]]:
-    """Why it doesn't take the problem, by its row, by its own word, or by where it was tried; and
-    the results elsewhere that rule it out.
-    """
+    """Reasons against it: its row, its own word, where it was tried, and its results elsewhere."""
     problem = evidence.problem
     if evidence.row is not None and (reason := evidence.row.supports(problem)):
         yield Why.SUPPORT, reason
@@ -333,7 +331,7 @@ def make_choice(
 
 
 def _why_none(excluded: Sequence[Excluded], wants: Wants) -> str:
-    """Why there is no candidate, and the least that would have to give way to let one in."""
+    """The reason for no candidate, and the least that would have to give way to let one in."""
     whys = [e.why for e in excluded if e.why is not Why.ABSENT]
     if not whys:
         return "nothing of this phase, dtype, kind of mask, inputs, level and device was measured"

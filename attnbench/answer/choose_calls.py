@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from attnbench.core.call import CallForm
 
 ELSEWHERE = 0.03
-"""How far a ratio in a program may be from that of pairs, whose calls follow nothing else."""
+"""The distance of a ratio in a program from that of pairs, whose calls follow nothing else."""
 
 
 class NoGain(CantBeDone):
@@ -83,7 +83,7 @@ class SiteGain:
         return Interval(most, min(ends), max(ends) * self.besides)
 
     def unchanged(self) -> str:
-        """Why it stays as it is; empty where it does not."""
+        """The reason why it stays as it is; empty where it does not."""
         if self.ratio is None:
             return self.why or "there is no answer for it"
         return "" if self.share is not None else "its share was not measured"
@@ -122,7 +122,7 @@ def site_gain(
 
 @dataclass(frozen=True)
 class Gain:
-    """How a step's time changes, or whatever the shares are ``of``; what saves most first."""
+    """The change of a step's time, or of whatever the shares are ``of``; what saves most first."""
 
     sites: tuple[SiteGain, ...]
     of: str
@@ -211,7 +211,7 @@ def gain(sites: Sequence[SiteGain], of: str = "a step") -> Gain:
 USES = {"eager": "matmul", "flex": "flex", "sdpa": "sdpa"}
 """By a word of how a call was captured: the variant that it uses now."""
 BRIDGE_S = 15e-6
-"""What attnbench does at each call of a transformers layer, on the machine that ``pace`` is of."""
+"""Seconds of attnbench at each call of a transformers layer, on the machine of ``pace``."""
 
 
 @dataclass(frozen=True)

@@ -41,13 +41,13 @@ SAME = "same"
 AGAIN = "make one with 'attnbench choose --export'"
 
 PHASES = ("forward", "train", "decode")
-"""Of a call; nobody calls a backward alone."""
+"""Phases of a call; nobody calls a backward alone."""
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 """A length, a batch or a number of heads."""
 
 
 class InvalidTable(CantBeDone, ValueError):
-    """What is no dispatch table, or one that contradicts itself; a sentence."""
+    """No dispatch table, or one that contradicts itself; a sentence."""
 
 
 class Range(
@@ -61,7 +61,7 @@ class Range(
     variant: Annotated[str, Meta(min_length=1)]
 
     def query_count(self, length: int) -> int:
-        """How many queries a call of this length has."""
+        """The number of queries that a call of this length has."""
         return length if self.queries == SAME else int(self.queries)
 
 
@@ -95,7 +95,7 @@ class DispatchEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def alike(self) -> tuple[Any, ...]:
-        """What two calls must share to be the same entry's, but for batch and lengths."""
+        """The fields that two calls share to be the same entry's, but for batch and lengths."""
         return msgspec.structs.astuple(self)[:7]
 
     def takes(self, batch: int, length: int, queries: int) -> str | None:
@@ -132,7 +132,7 @@ class Origin(Struct, frozen=True, omit_defaults=True):
 
 
 class DispatchTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where it was made, and its entries."""
+    """Its origin and its entries."""
 
     made: Origin
     entries: Annotated[tuple[DispatchEntry, ...], Meta(min_length=1)]
@@ -181,7 +181,7 @@ class DispatchTable(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def made_of(header: Mapping[str, Any]) -> Origin:
-    """Where a table is made, from the header of the run behind it."""
+    """The origin of a table, from the header of the run behind it."""
     machine = header["machine"]
     device = header.get("grid", {}).get("device", "cpu").split(":")[0]
     return Origin(

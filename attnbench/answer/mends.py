@@ -1,4 +1,4 @@
-"""What to change in a program's call so that it takes less time and gives the same.
+"""Changes of a program's call so that it takes less time and gives the same.
 
 A mend changes a :class:`~attnbench.core.call.CallForm`. Those that a call allows are tried at once:
 pairs of the call as it is made and of the call with all of them. Then each is left out in turn, and
@@ -69,7 +69,7 @@ def _one_token(problem: Problem) -> bool:
 
 
 def _holds(key: str, form: CallForm, problem: Problem) -> bool:
-    """Whether the mend of a mask leaves this call as it is, too."""
+    """True where the mend of a mask leaves this call as it is, too."""
     if key in ("drop_mask", "is_causal"):
         return problem.mask.plain if key == "drop_mask" else problem.mask.is_causal(problem.shape)
     if form.mask is None or (key == "boolean_mask" and form.mask.dtype == "bool"):
@@ -371,7 +371,7 @@ class Pricer:
         )
 
     def _copied_or_not(self, copied: Interval, form: CallForm) -> Interval:
-        """What copies gain, widened to what the layout gains where it costs nothing."""
+        """The gain of copies, widened to what the layout gains where it costs nothing."""
         q, k, v = (x.contiguous() for x in (form.q, form.k, form.v))
         free = self._compared(self._form, replace(form, copied=False, q=q, k=k, v=v))
         if not _faster(free) or (least := _interval(free)).value > copied.value:

@@ -1,4 +1,4 @@
-"""What a user can paste: the lines that use a variant, and the command that proves it."""
+"""Text that a user can paste: the lines that use a variant, and the command that proves it."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def _options_of(p: Problem) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class CallDetails:
-    """What a call asks for beside its problem."""
+    """Demands of a call beside its problem."""
 
     scale: float | None = None
-    """What its scores are multiplied by, where that is not the problem's head_dim**-0.5."""
+    """The factor of its scores, where that is not the problem's head_dim**-0.5."""
     dropout: float = 0.0
     returns: str = ""
     """A second value that it must return: ``lse``, the log-sum-exp of each row's scores, or
@@ -65,7 +65,7 @@ class CallDetails:
 
     @classmethod
     def of(cls, problem: Problem, scale: float | None = None, **more: Any) -> CallDetails:
-        """Of a call on this problem, with the scale that was passed to it."""
+        """Those of a call on this problem, with the scale that was passed to it."""
         usual = scale is None or is_usual(scale, problem.head_dim)
         return cls(None if usual else scale, **more)
 
@@ -168,7 +168,7 @@ def lines(
 
 
 def _mask_for_torch(problem: Problem) -> list[str] | None:
-    """What torch's own function is given; None where its mask would have to be made first."""
+    """The arguments of torch's function; None where a mask would have to be made first."""
     mask = problem.mask
     if mask.plain or (problem.q_len == 1 and mask == CAUSAL):  # the last query sees every key
         return []

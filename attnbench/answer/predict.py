@@ -65,7 +65,7 @@ def _between(one: tuple[float, float], other: tuple[float, float], x: float) -> 
 
 
 class VariantRecords:
-    """What one variant's records say of a problem; all have its phase, dtype and kind of mask."""
+    """One variant's records of a problem's phase, dtype and kind of mask."""
 
     def __init__(self, row: Variant | None, records: Sequence[Record], problem: Problem) -> None:
         """``row``: None where the table has none of that name."""

@@ -24,7 +24,7 @@ from impls import own_rows
 from impls.problem import Problem
 
 EXACT = "softmax"
-"""What an exact variant computes."""
+"""The operator that an exact variant computes."""
 MARGIN = 0.05
 """Medians of blocks timed one after the other differ by this through drift alone, one time in
 twenty: a smaller lead is not a lead. In a run with more noise of its own, nor is one of that."""
@@ -46,7 +46,7 @@ class Candidate:
     error: float | None = None
     """Relative to exact softmax."""
     skill: float | None = None
-    """Of an inexact variant: how much of what softmax does beyond averaging it keeps."""
+    """The share of what softmax does beyond averaging that an inexact variant keeps."""
     setup_s: float | None = None
     flags: tuple[str, ...] = ()
     same: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ def with_same(variant: str, same: Sequence[str]) -> str:
 
 
 def lead_over(best: Candidate, other: Candidate) -> Interval:
-    """How far ahead one is of another, from the ends of both intervals."""
+    """The lead of one over another, from the ends of both intervals."""
     low, high = other.low_s / best.high_s, other.high_s / best.low_s
     return Interval(other.median_s / best.median_s, low, high)
 
@@ -144,7 +144,7 @@ def rank(candidates: Iterable[Candidate], margin: float) -> Ranking:
 
 
 def torch_rank(variant: str) -> int:
-    """How near a variant is to torch's own choice: 0 is ``sdpa``, 3 is not torch's."""
+    """The distance of a variant from torch's own choice: 0 is ``sdpa``, 3 is not torch's."""
     row = own_rows().get(variant.partition("?")[0])
     if row is None or row.origin != "torch":
         return 3
@@ -164,7 +164,7 @@ NEARLY = 0.1
 
 
 def kernels_of(record: Record) -> tuple[str, ...]:
-    """What did attention's work, as the record attests; nothing where no kernel is the whole."""
+    """The kernels that did attention's work; nothing where no kernel is the whole."""
     ran = [name for name in record.kernels if name != CALLING]
     if not any(map(FUSED.search, ran)):
         return ()
@@ -172,7 +172,7 @@ def kernels_of(record: Record) -> tuple[str, ...]:
 
 
 def ran_the_same(one: Record, other: Record) -> bool:
-    """Whether both ran the same kernel on the same problem."""
+    """True where both ran the same kernel on the same problem."""
     peaks = [_peak(one) or 0, _peak(other) or 0]
     alike = (one.problem, one.computes, one.ranks) == (other.problem, other.computes, other.ranks)
     return (
@@ -210,19 +210,19 @@ def one_a_kernel(
 LEAST_S = 1e-3
 """In shorter calls, what leads up to the kernel shows too."""
 LEAST_READINGS = 5
-"""Of the canary; fewer say nothing."""
+"""Readings of the canary; fewer say nothing."""
 WIDE = 2.0 * 1.4826
 """Median absolute deviations: nineteen of twenty readings of a normal law are no further off."""
 
 
 def margin_of(records: Sequence[Record]) -> float:
-    """What counts as no lead among the records of one run."""
-    return max(MARGIN, twins_apart(records)[0], unrest(records))
+    """The lead that counts as none among the records of one run."""
+    return max(MARGIN, same_kernel_spread(records)[0], canary_spread(records))
 
 
 def margin_reason(records: Sequence[Record]) -> str:
-    """Why the margin is what it is, as a sentence."""
-    (apart, who), moved = twins_apart(records), unrest(records)
+    """A sentence that says why the margin is what it is."""
+    (apart, who), moved = same_kernel_spread(records), canary_spread(records)
     if max(apart, moved) <= MARGIN:
         drift = "blocks timed one after the other drift apart by that much, one time in twenty"
         return f"intervals less than {percent(MARGIN)} apart count as ties: {drift}"
@@ -233,8 +233,8 @@ def margin_reason(records: Sequence[Record]) -> str:
     return f"intervals less than {percent(max(apart, moved))} apart count as ties: {why}"
 
 
-def twins_apart(records: Iterable[Record]) -> tuple[float, tuple[str, ...]]:
-    """How far apart, as a share, two variants came out that ran the same kernel on a problem
+def same_kernel_spread(records: Iterable[Record]) -> tuple[float, tuple[str, ...]]:
+    """The distance, as a share, of two variants that ran the same kernel on a problem
     without flags; and which two, and where. 0 where there are none.
     """
     groups: dict[tuple[Any, ...], list[tuple[str, float]]] = {}
@@ -253,8 +253,8 @@ def twins_apart(records: Iterable[Record]) -> tuple[float, tuple[str, ...]]:
     return max(twins, key=lambda each: each[0], default=(0.0, ()))
 
 
-def unrest(records: Iterable[Record]) -> float:
-    """How far the canary moved, as a share, on the node where it moved most; 0 if not known."""
+def canary_spread(records: Iterable[Record]) -> float:
+    """The share by which the canary moved, on the node where it moved most; 0 if not known."""
     nodes: dict[str, set[float]] = {}
     for record in records:
         if record.canary_s:
@@ -374,7 +374,7 @@ def _without_size(problem: Problem) -> tuple[Any, ...]:
 
 
 def _answer(problem: Problem, exact: list[Record], margin: float) -> Answer:
-    """Of those timed by the most common clock; the others are named and not ranked."""
+    """The answer among those timed by the most common clock; the others are named."""
     clock = statistics.mode(r.time.clock for r in exact if r.time)
     times: dict[str, Time] = {}
     by_name: dict[str, Candidate] = {}

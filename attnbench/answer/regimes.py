@@ -21,14 +21,14 @@ from impls.problem import Problem, setting_words
 
 Key = tuple[tuple[str, Any], ...]
 FOLDERS = re.compile(r"((?:dense|bias|captured):)\S*/")
-"""Of a file, the folders that it lies in."""
+"""The folders that a file lies in."""
 PHASES = ("train", "forward", "backward", "decode")
 """The order in which they are shown: what is asked about most comes first."""
 
 
 @dataclass(frozen=True)
 class Regime:
-    """Of the problems all but what varies with the length, and the records by length, the shortest
+    """All of the problems but what varies with the length, and the records by length, the shortest
     first, and variant. ``world``: over how many processes; ``tokens``: batch times length, where
     these are alike and the batch is not.
     """
@@ -52,7 +52,7 @@ class Regime:
 
     @property
     def dtype(self) -> str:
-        """What numbers are held in."""
+        """The type of its numbers."""
         return str(self.fixed["dtype"])
 
     @property
@@ -95,7 +95,7 @@ class Regime:
         return ", ".join(self.words())
 
     def timed(self, length: int) -> dict[str, Record]:
-        """What has a time at a length that can be compared."""
+        """The records at a length whose times can be compared."""
         return {name: r for name, r in self.cells.get(length, {}).items() if time_of(r)}
 
     def exact(self, length: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Who is chosen among records with known times, what is left out and why, and when nothing is."""
+"""The choice among records with known times, what is left out and why, and when nothing is."""
 
 import json
 import math

@@ -16,7 +16,7 @@ UNASKED = replace(FORM, gradient=True, asked=False)
 
 
 def seconds(form, *, mask=1.0, repeats=0.0, gradient=0.0):
-    """What a call takes beyond ten: for its mask, for repeating heads, for noting gradients."""
+    """Seconds of a call, ten and more: for its mask, for repeating heads, for noting gradients."""
     taken = 10.0 + mask * (form["mask"] is not None)
     taken += repeats * (form.get("repeated", 1) > 1)
     return taken + gradient * form.get("gradient", False)

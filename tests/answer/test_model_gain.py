@@ -1,4 +1,4 @@
-"""What a whole model gains, against steps that are added up by hand, and drawn from intervals."""
+"""The gain of a whole model, against steps that are added up by hand, and drawn from intervals."""
 
 import math
 import random

@@ -44,7 +44,7 @@ def formula(p, q, k, v, seen, scale=None):
 
 
 def run(code, p, **more):
-    """What the lines leave in ``out``, of random q, k and v; and these."""
+    """The value that the lines leave in ``out``, of random q, k and v; and these."""
     names = dict(zip("qkv", inputs(p), strict=True))
     qkv = tuple(names.values())
     exec("\n".join(code), names | more, names)
@@ -111,7 +111,7 @@ assert DROPPING
 
 @pytest.mark.parametrize("variant", DROPPING)
 def test_weights_are_dropped_as_often_as_the_call_says(variant):
-    """Of values that are all one, a row's output is the part of its weights that was kept."""
+    """With values that are all one, a row's output is the part of its weights that was kept."""
     p = problem(512, mask="none", phase="train", width=16)
     (*_, last) = code = lines(variant, p, CallDetails(dropout=0.25))
     assert "dropout_p: 0.0 outside training" in last

@@ -6,7 +6,14 @@ import random
 import pytest
 
 from attnbench.answer import ranking, standings
-from attnbench.answer.ranking import MARGIN, answers, margin_of, margin_reason, twins_apart, unrest
+from attnbench.answer.ranking import (
+    MARGIN,
+    answers,
+    canary_spread,
+    margin_of,
+    margin_reason,
+    same_kernel_spread,
+)
 from attnbench.answer.regimes import regimes
 from attnbench.core.record import FINDINGS, Status
 from tests.answer.build import line, memory, timed, untimed
@@ -186,7 +193,7 @@ def test_twins_widen_the_margin_by_as_much_as_they_are_apart():
     near = [fused("c", 1.0, length=256), fused("d", 1.1, length=256)]
     twins = [fused("a", 1.0), called, *near]
     where = "(forward, mask none, 128 tokens)"
-    assert twins_apart(twins) == (pytest.approx(0.2), ("a", "b", where))
+    assert same_kernel_spread(twins) == (pytest.approx(0.2), ("a", "b", where))
     assert margin_reason(twins) == (
         "intervals less than 20\u00a0% apart count as ties: a and b ran one kernel, neither noisy, "
         f"and were that far apart {where}"
@@ -214,7 +221,10 @@ BMM = {"kernels": ("aten::bmm", "aten::_softmax", "aten::mul")}
     ],
 )
 def test_what_is_not_the_same_work_or_not_well_measured_is_no_twin(own, other):
-    assert twins_apart([fused("a", 1.0, **own), fused("b", **{"median": 1.2, **other})])[0] == 0.0
+    assert (
+        same_kernel_spread([fused("a", 1.0, **own), fused("b", **{"median": 1.2, **other})])[0]
+        == 0.0
+    )
 
 
 def canaries(readings, node=""):
@@ -224,12 +234,12 @@ def canaries(readings, node=""):
 def test_unrest_is_two_deviations_of_the_canarys_readings_on_each_node():
     chance = random.Random(0)
     some = canaries([1e-3 * (1 + 0.07 * chance.gauss(0, 1)) for _ in range(400)])
-    assert unrest(some) == pytest.approx(0.14, rel=0.1)
+    assert canary_spread(some) == pytest.approx(0.14, rel=0.1)
     repeated = [1.0, 1.0, 1.0, 1.0, 1.2, 0.8, 1.1, 0.9]
-    assert unrest(canaries(repeated)) == unrest(canaries(sorted(set(repeated))))
-    assert unrest(canaries([1.0 + n for n in range(ranking.LEAST_READINGS - 1)])) == 0.0
+    assert canary_spread(canaries(repeated)) == canary_spread(canaries(sorted(set(repeated))))
+    assert canary_spread(canaries([1.0 + n for n in range(ranking.LEAST_READINGS - 1)])) == 0.0
     nodes = [canaries([base + n * 1e-3 for n in range(9)], f"n{base}") for base in (1.0, 2.0)]
-    assert unrest([*nodes[0], *nodes[1]]) == max(map(unrest, nodes)) < 0.01
+    assert canary_spread([*nodes[0], *nodes[1]]) == max(map(canary_spread, nodes)) < 0.01
     assert margin_of(nodes[0]) == MARGIN and "by that much" in margin_reason(nodes[0])
     restless = canaries([0.8, 0.9, 1.0, 1.1, 1.2])
     assert margin_of(restless) == pytest.approx(0.2965, rel=1e-3)  # 2 · 1.4826 · 0.1

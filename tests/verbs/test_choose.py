@@ -135,7 +135,7 @@ def test_what_is_wrong_on_other_inputs_is_left_out_with_the_reason(chooses, over
 
 
 def test_what_is_measured_anew_is_settled_in_pairs_and_kept(chooses, tmp_path, worker, monkeypatch):
-    """Of those that are near each other on a quarter of the tokens; sdpa is slower in pairs."""
+    """Pairs of those near each other on a quarter of the tokens; sdpa is slower in pairs."""
     took, asked = {"sdpa": 1e-3, "matmul": 1e-3, "flex": 3e-3}, []
 
     def answer(question):

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 RIVALS = 2
 """Variants of the table, at the most, that are held against a call."""
 BY_MODEL = "transformers"
-"""How a call was captured that a model of transformers made."""
+"""The way in which a call was captured that a model of transformers made."""
 LEAST_SHARE = 0.005
 """A place that takes less of the time has nothing to gain that anybody would see."""
 A_PLACE_S = 15.0
@@ -83,7 +83,7 @@ def show_answer(arguments: argparse.Namespace, wants: Wants, table: Table) -> in
 
 
 def answers(arguments: argparse.Namespace, wants: Wants, table: Table) -> ProgramAnswer:
-    """What to change in a program; raises CantBeDone where no call can be put as a problem."""
+    """The changes of a program; raises CantBeDone where no call can be put as a problem."""
     calls = arguments.problems
     if not isinstance(calls, SeenCalls):
         calls = SeenCalls.read(Path(calls))
@@ -134,7 +134,7 @@ def _model_call(site: Site, choice: Choice | None) -> ModelCall:
 
 
 def details_of(site: Site) -> CallDetails:
-    """What a call asks for beside its problem."""
+    """Demands of a call beside its problem."""
     form = site.call
     if form is None:
         return CallDetails.of(site.problem, site.scale) if site.scale else PLAIN
@@ -145,7 +145,7 @@ def details_of(site: Site) -> CallDetails:
 def _prices(
     arguments: argparse.Namespace, calls: SeenCalls, choices: Mapping[Problem, Choice], table: Table
 ) -> dict[int, Priced]:
-    """What would be faster at each place, by the place's number."""
+    """The faster form of each place, by the place's number."""
     some = [
         (number, site, site.call)
         for number, site in enumerate(calls.sites)

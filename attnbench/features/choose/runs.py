@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from impls import Table
 
 ALIKE = ("phase", "dtype", "inputs", "level", "device")
-"""What a record must share with a problem to say anything about it."""
+"""Fields that a record must share with a problem to say anything about it."""
 MOST_NAMES = 4
 """So many of the variants that a run lacks are named."""
 NEWEST = 12
@@ -72,7 +72,7 @@ def from_run(
     table: Table,
     tuned: TunedOptions | None = None,
 ) -> Choice:
-    """What one run says; raises StoreError where it can't be read, or has another protocol.
+    """The choice of one run; raises StoreError where it can't be read, or has another protocol.
 
     ``tuned``: the options that hold now; records of variants with others are left out.
     """
@@ -130,7 +130,7 @@ def best_of(paths: Sequence[Path], problem: Problem, wants: Wants, table: Table)
 def first_answer(
     runs: Iterable[Path], problem: Problem, wants: Wants, table: Table
 ) -> Choice | None:
-    """Of the runs that lack no variant that could win here: the choice of the first that measured
+    """The choice, of the runs that lack no variant that could win here, of the first that measured
     the problem itself, else of the first that has an answer. Names a run that is passed over.
     """
     predicted: Choice | None = None

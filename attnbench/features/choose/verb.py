@@ -53,7 +53,7 @@ def answer(args: argparse.Namespace) -> Choice:
 
 
 def _wants(args: argparse.Namespace) -> tuple[Wants, Table]:
-    """What will do, and the table; raises CantBeDone for options that contradict."""
+    """The limits and the table; raises CantBeDone for options that contradict."""
     import impls
     from attnbench.answer.choose import Wants
 
@@ -111,7 +111,7 @@ def _one_problem(args: argparse.Namespace) -> Problem:
 
 
 def answer_calls(args: argparse.Namespace) -> ProgramAnswer:
-    """What to change in a captured program; raises CantBeDone where there can be no answer."""
+    """The changes of a captured program; raises CantBeDone where there can be no answer."""
     from attnbench.features.choose.calls import answers
 
     return answers(args, *_wants(args))

@@ -29,7 +29,7 @@ FROM_OUTSIDE = {
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """What the program took with the advice in place, of its time without."""
+    """The time of the program with the advice in place, of its time without."""
 
     ratio: float
     ratios: tuple[float, ...]
@@ -39,7 +39,7 @@ class Verified(msgspec.Struct, frozen=True):
     """Places where the advice can't be put in place from outside."""
 
     def sentence(self) -> str:
-        """What was seen, and what was not tried."""
+        """The result, and the places that were not tried."""
         low, high = min(self.ratios), max(self.ratios)
         where = counted(self.places, "place")
         text = (

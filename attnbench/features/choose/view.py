@@ -30,7 +30,7 @@ NAMES = 8
 """So many variants are named to a reason; the rest are counted."""
 LEFT_OUT = "left out"
 BRIEF = (Why.COMPUTES, Why.SUPPORT)
-"""Why most are out: each reason once would be a line a variant."""
+"""Reasons why most are out: each reason once would be a line a variant."""
 
 
 def show(choice: Choice) -> None:
@@ -54,7 +54,7 @@ def show(choice: Choice) -> None:
 
 
 def _beside(choice: Choice, ranking: Ranking) -> Iterator[str]:
-    """What must be known besides: what it costs once, what it is off by, what it rests on."""
+    """Notes on the winner: what it costs once, what it is off by, what it rests on."""
     w = ranking.winner
     if choice.source:
         yield f"from {choice.source}"
