@@ -21,8 +21,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from msgspec import to_builtins
-
 from attnbench.answer.paste import (
     PLAIN,
     CallDetails,
@@ -181,7 +179,11 @@ class Gain:
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
         sites = [
-            {**to_builtins(site), "saved": asdict(site.saved), "unchanged": site.unchanged()}
+            {
+                **asdict(site),
+                **{"mend": list(site.mend), "code": list(site.code)},
+                **{"saved": asdict(site.saved), "unchanged": site.unchanged()},
+            }
             for site in self.sites
         ]
         return {

@@ -10,12 +10,9 @@ import pytest
 import impls
 from attnbench.answer.choose import Wants, make_choice
 from attnbench.answer.dispatch_table import DispatchTable
-from attnbench.answer.mends import Priced
 from attnbench.answer.ranking import Candidate
-from attnbench.core.call import CallForm, TensorForm
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record
-from attnbench.core.stats import Interval
 from attnbench.features.choose import calls, runs
 from attnbench.models.capture.calls import SeenCalls, Site
 from attnbench.sweep.start import as_recorded
@@ -201,8 +198,7 @@ def halved(tmp_path):
     return made.written(tmp_path / "run", made.lines(("forward", "train"), sdpa=2.0, matmul=1.0))
 
 
-X = TensorForm((1, 4, 512, 64), (131072, 32768, 64, 1), "float32")
-FORM = CallForm("sdpa", X, X, X)
+FORM = made.FORM
 
 
 def captured(tmp_path, *sites, **more):
@@ -220,20 +216,7 @@ def captured(tmp_path, *sites, **more):
 
 @pytest.fixture(autouse=True)
 def pricer(monkeypatch):
-    """In place of pairs: there is nothing to mend, and a variant halves the time."""
-
-    class Halves:
-        def __init__(self, *_):
-            pass
-
-        def price(self):
-            return Priced(why="nothing to change")
-
-        def best_variant(self, names, priced, **how):
-            ratio, words = Interval(0.5, 0.45, 0.55), (f"take {names[0]}",)
-            return Priced((names[0],), words, now_s=1e-3, then_s=5e-4, ratio=ratio)
-
-    monkeypatch.setattr(calls, "Pricer", Halves)
+    monkeypatch.setattr(calls, "Pricer", made.Halves)
 
 
 def test_a_step_gains_its_share_of_attention_times_what_attention_gains(chooses, halved, tmp_path):
