@@ -375,26 +375,23 @@ def _without_size(problem: Problem) -> tuple[Any, ...]:
 
 def _answer(problem: Problem, exact: list[Record], margin: float) -> Answer:
     """The answer among those timed by the most common clock; the others are named."""
-    clock = statistics.mode(r.time.clock for r in exact if r.time)
-    times: dict[str, Time] = {}
-    by_name: dict[str, Candidate] = {}
-    ran: dict[str, Record] = {}
-    other_clocks = []
-    for r in exact:
-        if (t := r.time) is not None and t.clock == clock:
-            ends, peak = (t.median_s, t.low_s, t.high_s), _peak(r)
-            by_name[r.variant] = Candidate(
-                r.variant, EXACT, *ends, measured=True, memory_bytes=peak
-            )
-            times[r.variant] = t
-            ran[r.variant] = r
-        elif t is not None:
-            other_clocks.append(
-                f"{r.variant} is not ranked: it is timed by the clock {t.clock}, others by {clock}"
-            )
-    order = sorted(one_a_kernel([*by_name.values()], ran, margin), key=lambda c: c.median_s)
-    ranking = rank(order, margin)
-    winner, after, doubts = ranking.winner, ranking.next, []
+    times = {r.variant: r.time for r in exact if r.time}
+    clock = statistics.mode(t.clock for t in times.values())
+    ranked = {r.variant: r for r in exact if times[r.variant].clock == clock}
+    flags = [
+        f"{name} is not ranked: it is timed by the clock {t.clock}, others by {clock}"
+        for name, t in times.items()
+        if t.clock != clock
+    ]
+    candidates = []
+    for name, r in ranked.items():
+        t = times[name]
+        ends = (t.median_s, t.low_s, t.high_s)
+        candidates.append(Candidate(name, EXACT, *ends, measured=True, memory_bytes=_peak(r)))
+    ranking = rank(one_a_kernel(candidates, ranked, margin), margin)
+    winner, after = ranking.winner, ranking.next
+    order = sorted(ranking.all, key=lambda c: c.median_s)
+    doubts = []
     for c in order:  # where its fastest call could not have won, a slow one's doubts are nothing
         t = times[c.variant]
         may_win = t.min_s <= order[0].high_s * (1 + margin)
@@ -419,7 +416,7 @@ def _answer(problem: Problem, exact: list[Record], margin: float) -> Answer:
         winner.memory_bytes,
         frugal,
         margin=margin,
-        flags=(*doubts, *other_clocks),
+        flags=(*doubts, *flags),
         same=winner.same,
     )
 

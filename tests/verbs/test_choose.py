@@ -328,3 +328,21 @@ def test_an_answer_that_can_not_be_checked_by_running_the_program_is_still_given
     status, out, err = chooses("--problems", file, "--from", halved, "--verify", "--", "python")
     assert status == 1 and "not checked: nothing that is advised can be put in place" in err
     assert "then" in out and "0.50×" in out and "checked:" not in out
+
+
+def test_the_advice_is_checked_by_running_the_program_in_turn_with_it(
+    chooses, halved, tmp_path, monkeypatch
+):
+    advised = []
+
+    def run_program(command, out, *, advice, **more):
+        advised.append(advice and json.loads(advice.read_text()))
+        return 0, SeenCalls(wall_s=1.0 if advice is None else 0.7)
+
+    monkeypatch.setattr("attnbench.models.capture.program.run_program", run_program)
+    file = captured(tmp_path, (problem(512, phase="train"), "sdpa", 0.3, {}))
+    status, out, _ = chooses("--problems", file, "--from", halved, "--verify", "--", "python")
+    assert status == 0 and "at 1 place, the program took 0.70 of its time" in out
+    assert [bool(each) for each in advised] == [False, True] * 3
+    (entry,) = advised[1]["model.py:0"]
+    assert (entry["keys"], entry["variant"], entry["named"]) == (["variant"], "matmul", "causal")

@@ -107,7 +107,7 @@ def answers(arguments: argparse.Namespace, wants: Wants, table: Table) -> Progra
         return result
     advised = [(calls.sites[n], each) for n, each in priced.items() if each.gains]
     try:
-        return result._replace(verified=verify(arguments.program, advised, tables, say))
+        return result._replace(verified=verify(arguments.program, advised, tables))
     except CantBeDone as error:  # the answer stands, unchecked
         say(f"not checked: {error}")
         return result
