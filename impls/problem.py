@@ -29,9 +29,7 @@ class InvalidProblem(CantBeDone, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One attention call; raises :class:`InvalidProblem` for what can't be one. Hashable; prints as
-    a short slug.
-    """
+    """One attention call; raises :class:`InvalidProblem` for what can't be one. Hashable."""
 
     batch: int = 1
     heads: int = 8
@@ -159,8 +157,7 @@ class Problem:
         """True where the phase runs backward."""
         return self.phase in ("train", "backward")
 
-    @property
-    def slug(self) -> str:
+    def __str__(self) -> str:
         """``b2 h16/16 n4096 d128 bf16 causal train``; what is ordinary is left out."""
         length = f"n{self.q_len}" if self.q_len == self.kv_len else f"n{self.q_len}x{self.kv_len}"
         width = f"d{self.head_dim}"
@@ -173,9 +170,6 @@ class Problem:
         words += setting_words(self.parameters)
         words += [self.device] * (self.device != "cpu")
         return " ".join(words)
-
-    def __str__(self) -> str:
-        return self.slug
 
     def with_(self, **changes: Any) -> Problem:
         """This problem with some fields changed."""

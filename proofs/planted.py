@@ -33,7 +33,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from attnbench.answer.choose_calls import Gain, SiteTimes, gain, priced_times  # noqa: E402
+from attnbench.answer.choose_calls import Gain, SiteGain, gain, site_gain  # noqa: E402
 from attnbench.answer.mends import MARGIN, Pricer, mends  # noqa: E402
 from attnbench.core.settings import Settings  # noqa: E402
 from attnbench.models.capture.calls import SeenCalls, Site  # noqa: E402
@@ -208,15 +208,14 @@ def _mends(truth: Truth, here: list[Site], calls: SeenCalls | None) -> Iterator[
 def promise_of(calls: SeenCalls) -> Gain:
     """What the mends of a program gain, priced in pairs."""
 
-    def times(s: Site) -> SiteTimes:
+    def of(s: Site) -> SiteGain:
         if s.call is None or not s.faithful:
-            return SiteTimes(s.site, None, s.via, None)
+            return SiteGain(s.site, None, s.via)
         price = Pricer(engine, s.problem, s.call, calls.others_at(s)).price()
-        more = {"off": calls.off, "inside_s": calls.a_call_s(s)}
-        return priced_times(s.site, s.share, s.call, price, **more)
+        return site_gain(s.site, calls.share_of(s), s.call, price, calls.a_call_s(s))
 
     with engine_on("cpu", Settings(threads=int(calls.header.get("torch_threads", 1)))) as engine:
-        return gain([times(s) for s in calls.sites], "the program's time")
+        return gain([of(s) for s in calls.sites], "the program's time")
 
 
 def step_s(folder: Path, file: str) -> tuple[float, float]:

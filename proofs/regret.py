@@ -27,7 +27,8 @@ sys.path.insert(0, str(ROOT))
 
 import impls  # noqa: E402
 from attnbench.answer.choose import Choice, Wants, choose  # noqa: E402
-from attnbench.answer.predict import mask_kinds, predict  # noqa: E402
+from attnbench.answer.predict import FEWEST, predict  # noqa: E402
+from attnbench.answer.regimes import line_of  # noqa: E402
 from attnbench.core.machine import this_machine  # noqa: E402
 from attnbench.core.record import Memory, Record, Status, Time  # noqa: E402
 from attnbench.sweep.plan import Cell, make_plan  # noqa: E402
@@ -45,8 +46,7 @@ LENGTHS = {"decode": (256, 501, 1024, 2003, 4096, 8192)}
 SQUARE = (128, 251, 512, 1003, 2048)
 """Some are no multiples of anything, as in real programs: blocks that aren't full cost time."""
 HEADS, WIDTHS = (2, 8), (32, 48, 64, 128)
-WINDOWS, BEYOND = (63, 95, 127, 191, 255), 1.25
-EACH, HELD_OUT, FAR, SEED = 18, 64, 10, 3
+EACH, HELD_OUT, FAR, SEED = 4, 64, 10, 3
 MOST_PAIRS = 8 * 1024**2
 """The most scores of one problem, over its heads."""
 FORCED, OFF = 1.10, 0.15
@@ -66,31 +66,29 @@ def problem(phase: str, length: int, heads: int, width: int, mask: str) -> Probl
     )
 
 
-def small_enough(p: Problem, most: float = MOST_PAIRS) -> bool:
-    return p.heads * p.q_len * p.kv_len <= most
+def small_enough(p: Problem) -> bool:
+    return p.heads * p.q_len * p.kv_len <= MOST_PAIRS
 
 
 def grid(chance: random.Random) -> Iterator[Problem]:
-    """Some corners of a grid, as many for each phase and mask."""
+    """All lengths of some shapes, of as many for each phase and mask."""
     for phase, mask in itertools.product(PHASES, MASKS):
-        sizes = itertools.product(LENGTHS.get(phase, SQUARE), HEADS, WIDTHS)
-        corners = [problem(phase, n, h, d, mask) for n, h, d in sizes]
-        yield from chance.sample([p for p in corners if small_enough(p)], EACH)
+        shapes = chance.sample(list(itertools.product(HEADS, WIDTHS)), EACH)
+        problems = (
+            problem(phase, n, h, d, mask) for h, d in shapes for n in LENGTHS.get(phase, SQUARE)
+        )
+        yield from filter(small_enough, problems)
 
 
-def held_out(chance: random.Random) -> Iterator[Problem]:
-    """Problems between the corners, and up to a quarter beyond."""
+def held_out(chance: random.Random, visible: Sequence[Problem]) -> Iterator[Problem]:
+    """Problems between the lengths of the grid."""
     while True:
-        phase = chance.choice(PHASES)
-        ends = LENGTHS.get(phase, SQUARE)
-        low, high = math.log(ends[0] / BEYOND), math.log(ends[-1] * BEYOND)
-        length = round(math.exp(chance.uniform(low, high)))
-        mask = chance.choice(("none", "causal", f"window:{chance.choice(WINDOWS)},0"))
-        heads = chance.choice((2, 3, 4, 5, 6, 8, 10))
-        width = chance.choice((32, 40, 48, 64, 80, 96, 112, 128))
-        p = problem(phase, length, heads, width, mask)
-        if small_enough(p, 1.25 * MOST_PAIRS):
-            yield p
+        p = chance.choice(visible)
+        ends = LENGTHS.get(p.phase, SQUARE)
+        length = round(math.exp(chance.uniform(math.log(ends[0]), math.log(ends[-1]))))
+        asked = problem(p.phase, length, p.heads, p.head_dim, str(p.mask))
+        if small_enough(asked):
+            yield asked
 
 
 def far_off(chance: random.Random) -> Iterator[Problem]:
@@ -115,7 +113,7 @@ def all_problems() -> tuple[list[Problem], list[Problem]]:
     """The grid, and the problems that the choice does not see."""
     chance = random.Random(SEED)
     visible = list(dict.fromkeys(grid(chance)))
-    near = first(held_out(chance), HELD_OUT, visible)
+    near = first(held_out(chance, visible), HELD_OUT, visible)
     return visible, [*near, *first(far_off(chance), FAR, [*visible, *near])]
 
 
@@ -271,11 +269,10 @@ def _forced(
 ) -> dict[str, float]:
     predictions = {}
     for name in names:
-        own = [r for r in alike if r.variant == name]
-        own = [r for r in own if mask_kinds(r.problem) == mask_kinds(problem)]
-        times = [r.time.median_s for r in own if r.time]
-        if own:
-            predictions[name] = predict([r.problem for r in own], times, problem).value
+        own = [r for r in alike if r.variant == name and line_of(r.problem) == line_of(problem)]
+        times = {r.problem.kv_len: r.time.median_s for r in own if r.time}
+        if len(times) >= FEWEST and min(times) <= problem.kv_len <= max(times):
+            predictions[name] = predict(times, problem.kv_len).value
     return predictions
 
 

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from attnbench.answer.predict import TRUSTED, Estimate, VariantRecords, mask_kinds
+from attnbench.answer.predict import TRUSTED, Estimate, VariantRecords
 from attnbench.answer.ranking import (
     EXACT,
     MARGIN,
     Candidate,
     Ranking,
-    is_ahead,
+    beats,
     margin_of,
     one_a_kernel,
     rank,
 )
+from attnbench.answer.regimes import line_of
 from attnbench.core.format import name_and_kind, percent, size, time_interval
 from attnbench.core.record import FINDINGS
 from attnbench.core.stats import Interval, Verdict
@@ -38,16 +39,12 @@ KINDS = {
     "approximate": "approximates softmax",
     "other": "its own operator",
 }
-"""What may be allowed besides exact softmax, by the word for it on the command line."""
+"""Operators that may be allowed besides exact softmax, by the word for it on the command line."""
 TOO_MUCH = ("out_of_memory", "timed_out")
 """A variant that ended so will end so on every problem that is at least as large."""
 SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim")
 AMPLE = 1.02
 """A limit is proposed a little above what is needed."""
-
-
-class Contradiction(CantBeDone):
-    """Limits that nothing can meet together."""
 
 
 @dataclass(frozen=True)
@@ -60,29 +57,16 @@ class Wants:
     """Relative to exact softmax: of an exact variant its rounding, of another its distance."""
     allowed: tuple[str, ...] = ()
 
-    @classmethod
-    def of(
-        cls, *, exact: bool, allow: Sequence[str], max_memory: int | None, max_error: float | None
-    ) -> Wants:
-        """What the command line says; raises :class:`Contradiction`."""
-        if exact and allow:
-            raise Contradiction(
-                f"--exact and --allow {','.join(allow)} contradict each other: leave one out"
-            )
-        if unknown := [word for word in allow if word not in KINDS]:
-            raise Contradiction(
+    def __post_init__(self) -> None:
+        if unknown := [word for word in self.allowed if word not in KINDS]:
+            raise CantBeDone(
                 f"--allow {unknown[0]!r} is not one of {', '.join(KINDS)} (exact softmax is always "
                 "allowed)"
             )
-        if max_error is not None and max_error <= 0:
-            raise Contradiction(
-                f"an error of {max_error:g} or less can't be kept: give one above 0"
-            )
-        return cls(max_memory, max_error, tuple(dict.fromkeys(allow)))
 
     @property
     def computes(self) -> tuple[str, ...]:
-        """What a variant may compute."""
+        """Operators that a variant may compute."""
         return (EXACT, *(KINDS[word] for word in self.allowed))
 
     def words(self) -> list[str]:
@@ -94,7 +78,7 @@ class Wants:
 
 
 class Why(StrEnum):
-    """What keeps a variant out."""
+    """The reasons that keep a variant out."""
 
     COMPUTES = "computes something else"
     SUPPORT = "doesn't take it"
@@ -103,6 +87,7 @@ class Why(StrEnum):
     INPUTS = "wrong on other inputs"
     STATUS = "failed elsewhere"
     SLOW = "far behind"
+    UNTRIED = "untried"
     UNKNOWN = "not known"
     ABSENT = "not in the run"
 
@@ -110,15 +95,14 @@ class Why(StrEnum):
 @dataclass(frozen=True)
 class Excluded:
     """A variant that can't be chosen. ``needs``: what the limits that it breaks would have to be,
-    bytes of ``memory`` or an ``error``; a time that is too uncertain to rank, and at its best.
+    bytes of ``memory`` or an ``error``; ``time``: one that is too uncertain to rank.
     """
 
     variant: str
     why: Why
     said: str
     needs: Mapping[str, float] = field(default_factory=dict)
-    about_s: float | None = None
-    at_best_s: float | None = None
+    time: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +117,6 @@ class Choice:
     ranking: Ranking | None = None
     excluded: tuple[Excluded, ...] = ()
     why_not: str = ""
-    relax: str = ""
     margin: float = MARGIN
     source: str = ""
     pairs: tuple[dict[str, Any], ...] = ()
@@ -142,26 +125,17 @@ class Choice:
     @property
     def unknown(self) -> list[Excluded]:
         """The variants that might be faster, for all that is known."""
-        unknown = [e for e in self.excluded if e.why in (Why.UNKNOWN, Why.ABSENT)]
+        unknown = (Why.UNKNOWN, Why.ABSENT, Why.UNTRIED)
         slowest = self.ranking.winner.high_s if self.ranking else math.inf
-        return [e for e in unknown if e.at_best_s is None or e.at_best_s < slowest]
-
-    @property
-    def pays_after(self) -> int | None:
-        """Calls after which the winner's setup has paid, against the runner-up."""
-        r = self.ranking
-        if r is None or (other := r.runner_up) is None or r.winner.setup_s is None:
-            return None
-        once = r.winner.setup_s - (other.setup_s or 0.0)
-        each = other.median_s - r.winner.median_s
-        return None if each <= 0 else max(0, math.ceil(once / each))
+        some = [e for e in self.excluded if e.why in unknown]
+        return [e for e in some if e.time is None or e.time.low < slowest]
 
     def sentence(self) -> str:
         """The answer."""
         where = f"{self.problem} ({', '.join(self.wants.words())})"
         r = self.ranking
         if r is None:
-            return f"{where}: no answer: {'; '.join(filter(None, [self.why_not, self.relax]))}"
+            return f"{where}: no answer: {self.why_not}"
         w = r.winner
         time = time_interval(w.median_s, w.low_s, w.high_s)
         text = f"{where}: use {_name(w)}, {'' if w.measured else 'predicted at '}{time}"
@@ -184,12 +158,11 @@ class Choice:
         of = {name: getattr(r, name, None) for name in ("winner", "equal", "next")}
         lead = r and r.lead and {"factor": r.lead.value, "low": r.lead.low, "high": r.lead.high}
         of |= {"equal": r.equal if r else (), "lead": lead, "slower": r.slower[1:] if r else ()}
-        names = ("excluded", "why_not", "relax", "margin")
+        names = ("excluded", "why_not", "margin")
         return {
             "problem": self.problem.to_dict(),
             "wants": self.wants.words(),
             **msgspec.to_builtins(of | {name: getattr(self, name) for name in names}),
-            "pays_after_calls": self.pays_after,
             "source": self.source,
             "pairs": list(self.pairs),
             "sentence": self.sentence(),
@@ -219,11 +192,12 @@ def choose(
     nodes = Counter(r.node for r in records if r.time is not None)
     (node, _), *_ = nodes.most_common(1) or [("", 0)]  # of the kind of machine that measured most
     latest = {(r.variant, r.problem): r for r in records if not r.ranks and r.node in (node, "")}
+    line = line_of(problem)
     alike = [
         r
         for r in latest.values()
         if r.problem.mask.kinds == problem.mask.kinds
-        or (r.time is not None and mask_kinds(r.problem) == mask_kinds(problem))
+        or (r.time is not None and line_of(r.problem) == line)
     ]
     by_variant: dict[str, list[Record]] = {}
     for record in alike:
@@ -257,7 +231,7 @@ def choose(
 
 
 def _judge(label: str, evidence: VariantRecords, wants: Wants) -> Candidate | Excluded:
-    computes = evidence.row.computes if evidence.row else evidence.seen[0].computes
+    computes = evidence.row.computes if evidence.row else evidence.records[0].computes
     if computes not in wants.computes:
         return Excluded(label, Why.COMPUTES, f"it computes {computes}")
     for why, reason in _ruled_out(evidence):
@@ -269,11 +243,10 @@ def _judge(label: str, evidence: VariantRecords, wants: Wants) -> Candidate | Ex
     if isinstance(time, str):
         return Excluded(label, Why.UNKNOWN, time)
     if not time.measured and evidence.row is not None and evidence.row.untried:
-        reason = "it is untried, and was not measured on this problem"
-        return Excluded(label, Why.UNKNOWN, reason, at_best_s=time.low)
+        return Excluded(label, Why.UNTRIED, "it was not measured on this problem", time=time)
     if not time.measured and time.off > TRUSTED:
         reason = f"its time there is known to within {percent(time.off)} only"
-        return Excluded(label, Why.UNKNOWN, reason, about_s=time.value, at_best_s=time.low)
+        return Excluded(label, Why.UNKNOWN, reason, time=time)
     near = evidence.beside[0]
     return Candidate(
         label,
@@ -313,17 +286,15 @@ def _breaks(
 
 
 def _ruled_out(evidence: VariantRecords) -> Iterator[tuple[Why, str]]:
-    """Why it doesn't take the problem, by its row, by its own word, or by where it was tried; and
-    the results elsewhere that rule it out.
-    """
+    """Reasons against it: its row, its own word, where it was tried, and its results elsewhere."""
     problem = evidence.problem
     if evidence.row is not None and (reason := evidence.row.supports(problem)):
         yield Why.SUPPORT, reason
-    for record in evidence.seen:
+    for record in evidence.records:
         own = record.status == "unsupported" and record.problem == problem
         if (own or record.status == "unavailable") and record.reason:
             yield Why.SUPPORT, record.reason
-    for record in evidence.seen:
+    for record in evidence.records:
         p, where = record.problem, f"{record.problem}: {record.reason}"
         if record.wrong_on:
             yield Why.INPUTS, record.wrong_on
@@ -349,40 +320,38 @@ def make_choice(
     excluded = tuple(e for e in results if isinstance(e, Excluded))
     choice = Choice(problem, wants, excluded=excluded, margin=margin, source=source)
     if not candidates:
-        why, relax = _why_none(excluded, wants)
-        return replace(choice, why_not=why, relax=relax)
+        return replace(choice, why_not=_why_none(excluded, wants))
     best = min(candidates, key=lambda c: c.median_s)
-    rivals = [e for e in excluded if e.about_s and e.about_s < best.high_s]
-    if rivals:
-        first = min(rivals, key=lambda e: e.about_s or 0.0)
-        why = f"{first.variant} may be faster than {best.variant}, and {first.said}"
+    uncertain = [(e.time.value, e) for e in excluded if e.why is Why.UNKNOWN and e.time]
+    seconds, rival = min(uncertain, key=lambda each: each[0], default=(math.inf, None))
+    if rival is not None and seconds < best.high_s:
+        why = f"{rival.variant} may be faster than {best.variant}, and {rival.said}"
         return replace(choice, why_not=why)
     return replace(choice, ranking=rank(candidates, margin))
 
 
-def _why_none(excluded: Sequence[Excluded], wants: Wants) -> tuple[str, str]:
-    """Why there is no candidate, and the least that would have to give way to let one in."""
+def _why_none(excluded: Sequence[Excluded], wants: Wants) -> str:
+    """The reason for no candidate, and the least that would have to give way to let one in."""
     whys = [e.why for e in excluded if e.why is not Why.ABSENT]
     if not whys:
-        kinds = "phase, dtype, kind of mask, inputs, level and device"
-        return f"nothing of this {kinds} was measured", ""
+        return "nothing of this phase, dtype, kind of mask, inputs, level and device was measured"
     if reasons := [e.said for e in excluded if e.why is Why.UNKNOWN]:
-        return f"outside what was measured ({max(reasons, key=reasons.count)})", ""
+        return f"outside what was measured ({max(reasons, key=reasons.count)})"
     if broken := [e for e in excluded if e.needs]:
-        limits = dict.fromkeys(name for e in broken for name in e.needs)
         most = {"memory": wants.max_memory or 1, "error": wants.max_error or 1}
         # by what factors, in all, the limits would have to be relaxed for it
         nearest = min(broken, key=lambda e: sum(math.log(e.needs[x] / most[x]) for x in e.needs))
-        enough = {name: f"{need * AMPLE:.1e}" for name, need in nearest.needs.items()}
-        if "memory" in enough:  # in hundredths of a MiB, rounded up
-            hundredths = math.ceil(nearest.needs["memory"] * AMPLE / 2**20 * 100)
-            enough["memory"] = f"{hundredths / 100:g}MiB"
-        give = " and ".join(f"--max-{name} {limit}" for name, limit in enough.items())
-        broke = f"no variant keeps the limit of {' and '.join(limits)}"
-        return broke, f"{give} would let {nearest.variant} in"
-    others, words = whys.count(Why.COMPUTES), [word for word in KINDS if word not in wants.allowed]
-    relax = f"--allow {','.join(words)} would let those in that are not exact ({others})"
-    return f"no variant takes it ({max(whys, key=whys.count)})", relax if others else ""
+        options = {
+            "memory": lambda need: f"--max-memory {math.ceil(need / 2**20)}MiB",
+            "error": lambda need: f"--max-error {need * AMPLE:.1e}",
+        }
+        enough = " and ".join(options[name](need) for name, need in nearest.needs.items())
+        return f"no variant keeps the limits; {enough} would let {nearest.variant} in"
+    text = f"no variant takes it ({max(whys, key=whys.count)})"
+    words = [word for word in KINDS if word not in wants.allowed]
+    if others := whys.count(Why.COMPUTES):
+        text += f"; --allow {','.join(words)} would let those in that are not exact ({others})"
+    return text
 
 
 def settle(choice: Choice, contests: Sequence[ContestResult]) -> Choice:
@@ -412,7 +381,7 @@ def settle(choice: Choice, contests: Sequence[ContestResult]) -> Choice:
         (slower if behind else leaders).append(by_name[name])
     for c in ranked:
         if c.variant not in spans:
-            tied = c in choice.ranking.equal and not is_ahead(leaders[0], c, choice.margin)
+            tied = c in choice.ranking.equal and not beats(leaders[0], c, choice.margin)
             (leaders if tied else slower).append(c)
     ranking = Ranking.of(leaders, slower, choice.margin)
     winner, after = ranking.winner.variant, ranking.next

@@ -18,7 +18,6 @@ attention may stand in a table: a program that calls it asked for no other opera
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -30,7 +29,7 @@ from attnbench import __version__
 from attnbench.core.disk import unwritable, write_whole
 from impls.errors import CantBeDone
 from impls.masks import InvalidMask, Mask
-from impls.problem import InvalidProblem, Problem
+from impls.problem import INPUTS, InvalidProblem, Problem
 from impls.spec import DTYPES, InvalidRow
 
 if TYPE_CHECKING:
@@ -39,20 +38,16 @@ if TYPE_CHECKING:
 
 SAME = "same"
 """As many queries as keys."""
-FORM = 1
-"""Version of the file."""
-FALLBACK = "sdpa"
-"""Who takes what the table does not speak of: torch's own function."""
 AGAIN = "make one with 'attnbench choose --export'"
 
 PHASES = ("forward", "train", "decode")
-"""Of a call; nobody calls a backward alone."""
+"""Phases of a call; nobody calls a backward alone."""
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 """A length, a batch or a number of heads."""
 
 
 class InvalidTable(CantBeDone, ValueError):
-    """What is no dispatch table, or one that contradicts itself; a sentence."""
+    """No dispatch table, or one that contradicts itself; a sentence."""
 
 
 class Range(
@@ -66,7 +61,7 @@ class Range(
     variant: Annotated[str, Meta(min_length=1)]
 
     def query_count(self, length: int) -> int:
-        """How many queries a call of this length has."""
+        """The number of queries that a call of this length has."""
         return length if self.queries == SAME else int(self.queries)
 
 
@@ -100,7 +95,7 @@ class DispatchEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def alike(self) -> tuple[Any, ...]:
-        """What two calls must share to be the same entry's, but for batch and lengths."""
+        """The fields that two calls share to be the same entry's, but for batch and lengths."""
         return msgspec.structs.astuple(self)[:7]
 
     def takes(self, batch: int, length: int, queries: int) -> str | None:
@@ -122,8 +117,8 @@ class DispatchEntry(Struct, frozen=True, forbid_unknown_fields=True):
                 yield each.variant, Problem(batch=batch, q_len=q_len, kv_len=length, **fixed)
 
 
-class Origin(Struct):
-    """What a table says of where it comes from, at the least."""
+class Origin(Struct, frozen=True, omit_defaults=True):
+    """The machine, the versions and the run that a table comes from."""
 
     device: str
     torch: str
@@ -132,29 +127,19 @@ class Origin(Struct):
     attnbench: str
     protocol: Any
     run: Any
+    driver: str | None = None
     inputs: list[str] | None = None
 
 
 class DispatchTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where it was made, and its entries. Raises :class:`InvalidTable` for what can't be one."""
+    """Its origin and its entries."""
 
-    made: dict[str, Any]
-    fallback: str = FALLBACK
-    entries: tuple[DispatchEntry, ...] = ()
-
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "entries", tuple(self.entries))
-        try:
-            msgspec.convert(self.made, Origin)
-        except msgspec.ValidationError as error:
-            raise InvalidTable(f"where it was made can't be read: {error}; {AGAIN}") from None
-        if self.fallback != FALLBACK:
-            raise InvalidTable(
-                f"fallback {self.fallback!r} is not {FALLBACK!r}, torch's own function, which "
-                "takes all that the table does not speak of"
-            )
-        if not self.entries:
-            raise InvalidTable("it has no entries")
+    made: Origin
+    entries: Annotated[tuple[DispatchEntry, ...], Meta(min_length=1)]
+    fallback: Literal["sdpa"] = "sdpa"
+    """The variant of all that the table does not speak of: torch's own function."""
+    dispatch_table: Literal[1] = 1
+    """The version of the file."""
 
     def rows(self, table: Table) -> dict[str, Variant]:
         """The rows that it names, by label; raises InvalidTable for what may not stand here."""
@@ -174,16 +159,11 @@ class DispatchTable(Struct, frozen=True, forbid_unknown_fields=True):
             rows[label] = row
         return rows
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        entries = msgspec.json.decode(msgspec.json.encode(self.entries))
-        where = {"made": dict(self.made), "fallback": self.fallback}
-        return {"dispatch_table": FORM, **where, "entries": entries}
-
     def write(self, path: str | Path) -> None:
         """The file: whole, or the one before; raises StoreError where it can't be written."""
+        text = msgspec.json.format(msgspec.json.encode(self), indent=1)
         try:
-            write_whole(Path(path), (json.dumps(self.to_dict(), indent=1) + "\n").encode())
+            write_whole(Path(path), text + b"\n")
         except OSError as error:
             raise unwritable(f"the dispatch table {path}", error, "give another file") from None
 
@@ -191,47 +171,27 @@ class DispatchTable(Struct, frozen=True, forbid_unknown_fields=True):
     def read(cls, path: str | Path) -> DispatchTable:
         """From its file; raises InvalidTable, which names the file and what is wrong."""
         try:
-            values = msgspec.json.decode(Path(path).read_bytes())
+            return msgspec.json.decode(Path(path).read_bytes(), type=cls)
         except FileNotFoundError:
             raise InvalidTable(f"there is no dispatch table {path}; {AGAIN}") from None
-        except OSError as error:
-            raise InvalidTable(f"the dispatch table {path} can't be read: {error}") from None
-        except (ValueError, RecursionError):  # also of text in no encoding, or nested 100,000 deep
+        except (OSError, ValueError, RecursionError) as error:  # which may quote any value
             raise InvalidTable(
-                f"{path} was cut off, or is no dispatch table at all; {AGAIN}"
+                f"the dispatch table {path} can't be used: {error!s:.400}; {AGAIN}"
             ) from None
-        try:
-            return cls.from_dict(values)
-        except ValueError as error:  # which may quote a value of any length
-            raise InvalidTable(f"the dispatch table {path} can't be used: {error!s:.400}") from None
-
-    @classmethod
-    def from_dict(cls, values: Any) -> DispatchTable:
-        """Back from :meth:`to_dict`; raises ValueError, as InvalidTable is, for what is none."""
-        if not isinstance(values, dict) or "dispatch_table" not in values:
-            raise InvalidTable(f"it is no dispatch table; {AGAIN}")
-        fields = dict(values)
-        if (form := fields.pop("dispatch_table")) != FORM:
-            raise InvalidTable(
-                f"it has form {form!r}, and this attnbench ({__version__}) reads form {FORM}; "
-                f"{AGAIN}"
-            )
-        return msgspec.convert(fields, cls)
 
 
-def made_of(header: Mapping[str, Any]) -> dict[str, Any]:
-    """What a table says of where it was made, from the header of the run behind it."""
+def made_of(header: Mapping[str, Any]) -> Origin:
+    """The origin of a table, from the header of the run behind it."""
     machine = header["machine"]
-    kind = header.get("grid", {}).get("device", "cpu").split(":")[0]
-    origin = {
-        "device": kind,
-        "torch": machine["versions"].get("torch"),
-        "machine": machine["name"],
-        "threads": header.get("settings", {}).get("threads"),
-        "attnbench": machine["versions"].get("attnbench", __version__),
-        "protocol": header.get("protocol"),
-        "run": header.get("run", ""),
-    }
-    if kind == "cuda" and machine.get("gpus"):
-        origin["driver"] = machine["gpus"][0]["driver"]
-    return origin
+    device = header.get("grid", {}).get("device", "cpu").split(":")[0]
+    return Origin(
+        device=device,
+        torch=machine["versions"].get("torch"),
+        machine=machine["name"],
+        threads=header.get("settings", {}).get("threads"),
+        attnbench=machine["versions"].get("attnbench", __version__),
+        protocol=header.get("protocol"),
+        run=header.get("run", ""),
+        driver=machine["gpus"][0]["driver"] if device == "cuda" and machine.get("gpus") else None,
+        inputs=list(INPUTS),
+    )

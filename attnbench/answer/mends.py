@@ -1,4 +1,4 @@
-"""What to change in a program's call so that it takes less time and gives the same.
+"""Changes of a program's call so that it takes less time and gives the same.
 
 A mend changes a :class:`~attnbench.core.call.CallForm`. Those that a call allows are tried at once:
 pairs of the call as it is made and of the call with all of them. Then each is left out in turn, and
@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
 
 from attnbench.core.call import BACKENDS, CallForm, TensorForm
-from attnbench.core.stats import Comparison, Verdict
+from attnbench.core.stats import Interval, Verdict
 from impls.masks import Mask
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _one_token(problem: Problem) -> bool:
 
 
 def _holds(key: str, form: CallForm, problem: Problem) -> bool:
-    """Whether the mend of a mask leaves this call as it is, too."""
+    """True where the mend of a mask leaves this call as it is, too."""
     if key in ("drop_mask", "is_causal"):
         return problem.mask.plain if key == "drop_mask" else problem.mask.is_causal(problem.shape)
     if form.mask is None or (key == "boolean_mask" and form.mask.dtype == "bool"):
@@ -100,7 +100,7 @@ def _masks(form: CallForm, problem: Problem) -> Iterator[Mend]:
     if form.mask.gradient:
         if form.api == "sdpa" and not (form.gradient and form.asked):
             words = "attn_mask.detach(): nobody asks for its gradient"
-            yield Mend("detach_mask", words, _with_detached_mask)
+            yield Mend("detach_mask", words, _with_mask(gradient=False))
     elif form.returns != "weights" or form.unread:
         yield from _plain_masks(form, form.mask, problem)
 
@@ -124,7 +124,7 @@ def _plain_masks(form: CallForm, tensor: TensorForm, problem: Problem) -> Iterat
     kinds = {*mask.kinds}
     if tensor.dtype != "bool" and not {"alibi", "bias"} & kinds:
         words = "a boolean mask in place of a float one"
-        yield Mend("boolean_mask", words, _with_boolean_mask)
+        yield Mend("boolean_mask", words, _with_mask(dtype="bool"))
     if _for_each_head(tensor) and not {"dense", "bias", "alibi"} & kinds:
         words = "attn_mask of one head, which is that of all, in place of one for each"
         yield Mend("one_head", words, _with_mask_of_one_head)
@@ -133,8 +133,9 @@ def _plain_masks(form: CallForm, tensor: TensorForm, problem: Problem) -> Iterat
         yield Mend("mask_axes", words, lambda f: replace(f, mask=_more_axes(f.mask, problem)))
 
 
-def _with_detached_mask(form: CallForm) -> CallForm:
-    return replace(form, mask=form.mask and replace(form.mask, gradient=False))
+def _with_mask(**changes: Any) -> Callable[[CallForm], CallForm]:
+    """The call with a mask that has these fields of its form instead."""
+    return lambda form: replace(form, mask=form.mask and replace(form.mask, **changes))
 
 
 def _for_each_head(mask: TensorForm) -> bool:
@@ -146,10 +147,6 @@ def _with_mask_of_one_head(form: CallForm) -> CallForm:
         return form
     batch, _, n, m = mask.shape
     return replace(form, mask=mask.contiguous((batch, 1, n, m)))
-
-
-def _with_boolean_mask(form: CallForm) -> CallForm:
-    return replace(form, mask=form.mask and replace(form.mask, dtype="bool"))
 
 
 def _more_axes(mask: TensorForm | None, problem: Problem) -> TensorForm | None:
@@ -278,17 +275,15 @@ class Priced(msgspec.Struct, frozen=True):
     words: tuple[str, ...] = ()
     now_s: float | None = None
     then_s: float | None = None
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
+    ratio: Interval | None = None
     form: CallForm | None = None
-    """The call as it is mended."""
+    """The call as it is mended; None where a variant takes its place."""
     code: tuple[str, ...] = ()
     why: str = ""
 
     @property
     def gains(self) -> bool:
-        """Whether anything is to be changed."""
+        """True where something is to be changed."""
         return bool(self.keys)
 
     @property
@@ -318,28 +313,27 @@ class Pricer:
         ``how``: with which tables, and how the program hands masks over.
         """
         mended = priced.form or self._form
-        takings = [{"variant": name, **how} for name in names]
-        ratios = [_ratio(self._compared(mended, mended, taking)) for taking in takings]
-        ratio, taking = min(zip(ratios, takings, strict=True), key=itemgetter(0))
-        if ratio > ENOUGH:
+        ratios = {
+            name: _ratio(self._compared(mended, mended, {"variant": name, **how})) for name in names
+        }
+        name = min(ratios, key=ratios.__getitem__)
+        if ratios[name] > ENOUGH:
             return priced
-        name, answer = taking["variant"], self._compared(self._form, self._form, taking)
-        judged = self._judged((name,), (f"take {name}",), answer, None)
-        return judged if judged.gains else priced
+        answer = self._compared(self._form, self._form, {"variant": name, **how})
+        if not _faster(answer):
+            return priced
+        ratio, seconds = _interval(answer), _seconds(answer)
+        return Priced((name,), (f"take {name}",), ratio=ratio, **seconds)
 
     def price(self) -> Priced:
         """The mends that gain, together."""
         some = mends(self._form, self._problem, self._others)
         if not some:
             return Priced(why=VARIES if mends(self._form, self._problem) else NOTHING)
-        alternatives = [m for m in some if m.key == "backend" and self._problem.device != "cpu"]
-        some = [m for m in some if m not in alternatives]
-        best = self._best_of(some)
-        for each in alternatives:  # one kernel or another, not both
-            candidate = self._best_of([*some, each])
-            if candidate.ratio is not None and (best.ratio is None or candidate.ratio < best.ratio):
-                best = candidate
-        return best
+        kernels = [m for m in some if m.key == "backend" and self._problem.device != "cpu"]
+        rest = [m for m in some if m not in kernels]
+        each = [self._best_of(rest), *(self._best_of([*rest, kernel]) for kernel in kernels)]
+        return min(each, key=lambda p: p.ratio.value if p.ratio else inf)
 
     def _best_of(self, some: Sequence[Mend]) -> Priced:
         """All of them together, but for those without which the call is as fast."""
@@ -354,53 +348,35 @@ class Pricer:
             best = min(range(len(fewer)), key=lambda n: _ratio(answers[n]))
             remaining, answer = fewer[best], answers[best]
         if not _faster(answer):
-            return self._no_gain(some, answer)
+            words, why = "; ".join(mend.words for mend in some), answer.get("why")
+            result = f"not done, since {why}" if why else "no gain is shown"
+            return Priced(why=f"{words}: {result}", **_seconds(answer))
         for each in list(remaining):
             without = [m for m in remaining if m is not each]
             if without and _as_fast(self._pairs(_changed(self._form, without), [each])):
                 remaining = without
         if len(remaining) < len(some):
             answer = self._pairs(self._form, remaining)
-        keys, words = tuple(m.key for m in remaining), tuple(m.words for m in remaining)
-        return self._judged(keys, words, answer, _changed(self._form, remaining))
-
-    def _no_gain(self, some: Sequence[Mend], answer: Mapping[str, Any]) -> Priced:
-        words = "; ".join(mend.words for mend in some)
-        why = answer.get("why")
-        result = f"not done, since {why}" if why else "no gain is shown"
-        return Priced(why=f"{words}: {result}", **_seconds(answer))
-
-    def _judged(
-        self,
-        keys: tuple[str, ...],
-        words: tuple[str, ...],
-        answer: Mapping[str, Any],
-        form: CallForm | None,
-    ) -> Priced:
-        if not _faster(answer):
-            return Priced(why=answer.get("why") or "no gain is shown", **_seconds(answer))
-        c = Comparison.from_dict(answer["comparison"])
-        if form is not None and form.copied:
-            c = self._copied_or_not(c, form)
-        code = () if form is None else tuple(self._lines(form, keys))
+            if not _faster(answer):
+                return Priced(why=answer.get("why") or "no gain is shown", **_seconds(answer))
+        form, keys = _changed(self._form, remaining), tuple(m.key for m in remaining)
+        ratio = _interval(answer)
         return Priced(
             keys,
-            words,
-            ratio=c.ratio,
-            low=c.low,
-            high=c.high,
+            tuple(m.words for m in remaining),
+            ratio=self._copied_or_not(ratio, form) if form.copied else ratio,
             form=form,
-            code=code,
+            code=tuple(self._lines(form, keys)),
             **_seconds(answer),
         )
 
-    def _copied_or_not(self, copied: Comparison, form: CallForm) -> Comparison:
-        """What copies gain, widened to what the layout gains where it costs nothing."""
-        free = self._compared(self._form, _without_copies(form))
-        if not _faster(free) or free["comparison"]["ratio"] > copied.ratio:
+    def _copied_or_not(self, copied: Interval, form: CallForm) -> Interval:
+        """The gain of copies, widened to what the layout gains where it costs nothing."""
+        q, k, v = (x.contiguous() for x in (form.q, form.k, form.v))
+        free = self._compared(self._form, replace(form, copied=False, q=q, k=k, v=v))
+        if not _faster(free) or (least := _interval(free)).value > copied.value:
             return copied
-        low, ratio = free["comparison"]["low"], free["comparison"]["ratio"]
-        return dataclasses.replace(copied, low=low, ratio=(ratio + copied.ratio) / 2)
+        return Interval((least.value + copied.value) / 2, least.low, copied.high)
 
     def _lines(self, form: CallForm, keys: Sequence[str]) -> list[str]:
         if "sdpa" in keys and self._form.api == "eager":
@@ -439,23 +415,21 @@ def _changed(form: CallForm, some: Sequence[Mend]) -> CallForm:
     return form
 
 
-def _without_copies(form: CallForm) -> CallForm:
-    """The call on tensors that lie as the kernel takes them."""
-    q, k, v = (x.contiguous() for x in (form.q, form.k, form.v))
-    return replace(form, copied=False, q=q, k=k, v=v)
-
-
 def _faster(answer: Mapping[str, Any]) -> bool:
     return "comparison" in answer and answer["comparison"]["verdict"] == Verdict.FASTER
 
 
 def _as_fast(answer: Mapping[str, Any]) -> bool:
-    """Whether both were timed and the second is no faster; false where their outputs differ."""
+    """True if both were timed and the second is no faster; false where their outputs differ."""
     return "comparison" in answer and not _faster(answer)
 
 
+def _interval(answer: Mapping[str, Any]) -> Interval:
+    return Interval(*(answer["comparison"][name] for name in ("ratio", "low", "high")))
+
+
 def _ratio(answer: Mapping[str, Any]) -> float:
-    return float(answer["comparison"]["ratio"]) if "comparison" in answer else float("inf")
+    return _interval(answer).value if "comparison" in answer else inf
 
 
 def _seconds(answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a user can paste: the lines that use a variant, and the command that proves it."""
+"""Text that a user can paste: the lines that use a variant, and the command that proves it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,16 @@ if TYPE_CHECKING:
     from impls.spec import Variant
 
 
-def words_of(p: Problem) -> list[str]:
-    """A problem as the command line says it, whole, so that no preset may change it."""
-    return [word for option in _options_of(p) for word in option]
+def command_words(p: Problem, *, whole: bool = True) -> list[str]:
+    """A problem as the command line says it: whole, so that no preset may change it; or its length
+    and all that is not the default.
+    """
+    from attnbench.sweep.plan import problems
+    from attnbench.sweep.presets import one_problem
+
+    usual = [] if whole else _options_of(next(problems(one_problem(p.device))))
+    options = [each for each in _options_of(p) if each[0] == "--seq" or each not in usual]
+    return [word for option in options for word in option]
 
 
 def _options_of(p: Problem) -> list[tuple[str, ...]]:
@@ -45,30 +52,20 @@ def _options_of(p: Problem) -> list[tuple[str, ...]]:
     return [tuple(map(str, option)) for option in options]
 
 
-def words_beside_default(p: Problem) -> list[str]:
-    """What the command line must say of a problem: its length, and all that is not the default."""
-    from attnbench.sweep.plan import problems
-    from attnbench.sweep.presets import one_problem
-
-    usual = _options_of(next(problems(one_problem(p.device))))
-    own = [each for each in _options_of(p) if each[0] == "--seq" or each not in usual]
-    return [word for option in own for word in option]
-
-
 @dataclass(frozen=True)
 class CallDetails:
-    """What a call asks for beside its problem."""
+    """Demands of a call beside its problem."""
 
     scale: float | None = None
-    """What its scores are multiplied by, where that is not the problem's head_dim**-0.5."""
+    """The factor of its scores, where that is not the problem's head_dim**-0.5."""
     dropout: float = 0.0
-    returns_lse: bool = False
-    """Whether it must return the log-sum-exp of each row's scores too."""
-    returns_weights: bool = False
+    returns: str = ""
+    """A second value that it must return: ``lse``, the log-sum-exp of each row's scores, or
+    ``weights``."""
 
     @classmethod
     def of(cls, problem: Problem, scale: float | None = None, **more: Any) -> CallDetails:
-        """Of a call on this problem, with the scale that was passed to it."""
+        """Those of a call on this problem, with the scale that was passed to it."""
         usual = scale is None or is_usual(scale, problem.head_dim)
         return cls(None if usual else scale, **more)
 
@@ -78,9 +75,9 @@ PLAIN = CallDetails()
 
 def can_serve(row: Variant, details: CallDetails) -> str | None:
     """None where the variant can do what the call asks for, else a sentence."""
-    returned = ["the log-sum-exp"] * details.returns_lse + ["the weights"] * details.returns_weights
-    if returned:
-        return f"{row.label} returns the output alone, and the call needs {' and '.join(returned)}"
+    if details.returns:
+        words = {"lse": "log-sum-exp"}.get(details.returns, details.returns)
+        return f"{row.label} returns the output alone, and the call needs the {words}"
     if details.dropout and not row.dropout:
         return f"{row.label} does no dropout, and the call drops {details.dropout:g} of the weights"
     if details.scale is not None and row.computes == OWN:
@@ -91,31 +88,12 @@ def can_serve(row: Variant, details: CallDetails) -> str | None:
     return None
 
 
-# read from transformers 5.23.0, torch 2.13.0, vllm 0.33.0 and diffusers 0.42.1
-NAMES: dict[str, dict[str, str]] = {
-    "transformers": {
-        "sdpa": "sdpa",
-        "matmul": "eager",  # flex_attention is left out: many models refuse it
-        **{f"flash_attn{number}": f"flash_attention_{number}" for number in (2, 3, 4)},
-    },
-    "sdpa_kernel": {f"sdpa.{kernel}": name for kernel, name in BACKENDS.items()},
-    "vllm": {
-        "flex": "FLEX_ATTENTION",
-        "flashinfer": "FLASHINFER",
-        **dict.fromkeys(("flash_attn2", "flash_attn3", "flash_attn4"), "FLASH_ATTN"),
-    },
-    "diffusers": {
-        "sdpa": "native",
-        **{f"sdpa.{kernel}": f"_native_{kernel}" for kernel in BACKENDS},
-        "flex": "flex",
-        "flash_attn2": "flash",
-        "flash_attn3": "_flash_3",
-        "flash_attn4": "flash_4_hub",
-        "sageattention": "sage",
-        "xformers": "xformers",
-    },
+TRANSFORMERS = {
+    "sdpa": "sdpa",
+    "matmul": "eager",  # flex_attention is left out: many models refuse it
+    **{f"flash_attn{number}": f"flash_attention_{number}" for number in (2, 3, 4)},
 }
-"""What each engine calls a variant."""
+"""The names that transformers (5.23) has for variants."""
 PREFIX = "attnbench:"
 OWN = "its own operator"
 CAUSAL = Mask.parse("causal")
@@ -124,9 +102,9 @@ FILES = {"dense", "bias"}
 OF_A_BATCH = {"padding", "document"}
 
 
-def engine_name(engine: str, variant: str) -> str:
-    """What an engine calls a variant; empty where it has none of it, or not with these options."""
-    return NAMES[engine].get(variant, "")
+def transformers_name(variant: str) -> str:
+    """The name that transformers itself has for a variant; empty where it has none."""
+    return TRANSFORMERS.get(variant, "")
 
 
 def lines_for(variant: str, problems: Iterable[Problem]) -> list[str]:
@@ -164,7 +142,7 @@ def lines(
     more = [] if details.scale is None else [f"scale={details.scale!r}"]
     more += [f"dropout_p={details.dropout!r}"] if details.dropout else []
     notes = ["dropout_p: 0.0 outside training"] if details.dropout else []
-    backend = engine_name("sdpa_kernel", variant)
+    backend = BACKENDS.get(variant.removeprefix("sdpa."), "") if variant != "sdpa" else ""
     torchs = _mask_for_torch(problem) if backend or variant == "sdpa" else None
     mask, note = ("mask=mask", "") if any_mask else _mask_for_attnbench(problem)
     comment = "; ".join(filter(None, [note, *notes]))
@@ -190,7 +168,7 @@ def lines(
 
 
 def _mask_for_torch(problem: Problem) -> list[str] | None:
-    """What torch's own function is given; None where its mask would have to be made first."""
+    """The arguments of torch's function; None where a mask would have to be made first."""
     mask = problem.mask
     if mask.plain or (problem.q_len == 1 and mask == CAUSAL):  # the last query sees every key
         return []
@@ -218,7 +196,7 @@ def find_row(variant: str, tables: Sequence[str] = ()) -> Variant:
 
 def in_transformers(variant: str, tables: Sequence[str] = ()) -> list[str]:
     """Python by which all layers of a transformers model use this variant."""
-    if own := engine_name("transformers", variant):
+    if own := transformers_name(variant):
         return [f'model.set_attn_implementation("{own}")']
     start = ["import attnbench.models.transformers"]
     if "?" in variant or variant not in own_rows():
@@ -239,16 +217,16 @@ def proof(choice: Choice) -> str:
         return ""
     verb = "run" if r.runner_up is None else "compare"
     names = [c.variant for c in (r.winner, r.runner_up) if c]
-    return shlex.join(["attnbench", verb, *names, *words_of(choice.problem), *choice.settings])
+    return shlex.join(["attnbench", verb, *names, *command_words(choice.problem), *choice.settings])
 
 
-def pasted(choice: Choice, details: CallDetails = PLAIN) -> dict[str, Any]:
+def pasted(choice: Choice) -> dict[str, Any]:
     """All of it; of a choice without a winner nothing."""
     parts: dict[str, Any] = {"code": [], "transformers": [], "proof": proof(choice)}
     if choice.ranking and choice.problem.level == "core":  # others have weights: a module
         name, tables = choice.ranking.winner.variant, tables_of(choice)
-        code = lines(name, choice.problem, details, tables)
-        parts |= {"code": code, "transformers": in_transformers(name, tables) if code else []}
+        parts["code"] = lines(name, choice.problem, tables=tables)
+        parts["transformers"] = in_transformers(name, tables)
     return parts
 
 

@@ -16,16 +16,15 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-from attnbench.answer.regimes import time_of
-from attnbench.core.format import percent, ratio, size, time_interval
+from attnbench.answer.regimes import line_of, time_of
+from attnbench.core.format import percent
 from attnbench.core.record import FINDINGS, Record, Status, Time
 from attnbench.core.stats import Interval
 from impls import own_rows
-from impls.masks import Mask
 from impls.problem import Problem
 
 EXACT = "softmax"
-"""What an exact variant computes."""
+"""The operator that an exact variant computes."""
 MARGIN = 0.05
 """Medians of blocks timed one after the other differ by this through drift alone, one time in
 twenty: a smaller lead is not a lead. In a run with more noise of its own, nor is one of that."""
@@ -47,7 +46,7 @@ class Candidate:
     error: float | None = None
     """Relative to exact softmax."""
     skill: float | None = None
-    """Of an inexact variant: how much of what softmax does beyond averaging it keeps."""
+    """The share of what softmax does beyond averaging that an inexact variant keeps."""
     setup_s: float | None = None
     flags: tuple[str, ...] = ()
     same: tuple[str, ...] = ()
@@ -71,29 +70,14 @@ def with_same(variant: str, same: Sequence[str]) -> str:
 
 
 def lead_over(best: Candidate, other: Candidate) -> Interval:
-    """How far ahead one is of another: for measured times, from the ends of both intervals.
-
-    Errors of predicted times are independent, so their intervals add as squares.
-    """
-    if best.measured and other.measured:
-        low, high = other.low_s / best.high_s, other.high_s / best.low_s
-        return Interval(other.median_s / best.median_s, low, high)
-    middle = math.log(other.median_s / best.median_s)
-    down = math.hypot(math.log(other.median_s / other.low_s), math.log(best.high_s / best.median_s))
-    up = math.hypot(math.log(other.high_s / other.median_s), math.log(best.median_s / best.low_s))
-    return Interval(*(math.exp(x) for x in (middle, middle - down, middle + up)))
+    """The lead of one over another, from the ends of both intervals."""
+    low, high = other.low_s / best.high_s, other.high_s / best.low_s
+    return Interval(other.median_s / best.median_s, low, high)
 
 
 def beats(one: Time | Candidate, other: Time | Candidate, margin: float) -> bool:
-    """Whether one measured time is below another by more than the margin."""
+    """True where one time is below another by more than the margin."""
     return one.high_s * (1 + margin) < other.low_s
-
-
-def is_ahead(best: Candidate, other: Candidate, margin: float) -> bool:
-    """Whether the first leads by more than the margin."""
-    if best.measured and other.measured:
-        return beats(best, other, margin)
-    return lead_over(best, other).low > 1 + margin
 
 
 @dataclass(frozen=True)
@@ -128,7 +112,7 @@ class Ranking:
         )
         beaten = slower  # by the fastest, which may be more than by the one to use
         if winner is not leaders[0]:
-            beaten = [c for c in slower if is_ahead(winner, c, margin)]
+            beaten = [c for c in slower if beats(winner, c, margin)]
         after = beaten[0] if beaten else None
         lead = lead_over(winner, after) if after else None
         equal = tuple(c for c in leaders if c is not winner)
@@ -155,12 +139,12 @@ def rank(candidates: Iterable[Candidate], margin: float) -> Ranking:
     what is slower than that one and no better known is no choice.
     """
     order = sorted(candidates, key=lambda c: c.median_s)
-    first = next((i for i, c in enumerate(order) if is_ahead(order[0], c, margin)), len(order))
+    first = next((i for i, c in enumerate(order) if beats(order[0], c, margin)), len(order))
     return Ranking.of(order[:first], order[first:], margin)
 
 
 def torch_rank(variant: str) -> int:
-    """How near a variant is to torch's own choice: 0 is ``sdpa``, 3 is not torch's."""
+    """The distance of a variant from torch's own choice: 0 is ``sdpa``, 3 is not torch's."""
     row = own_rows().get(variant.partition("?")[0])
     if row is None or row.origin != "torch":
         return 3
@@ -180,7 +164,7 @@ NEARLY = 0.1
 
 
 def kernels_of(record: Record) -> tuple[str, ...]:
-    """What did attention's work, as the record attests; nothing where no kernel is the whole."""
+    """The kernels that did attention's work; nothing where no kernel is the whole."""
     ran = [name for name in record.kernels if name != CALLING]
     if not any(map(FUSED.search, ran)):
         return ()
@@ -188,7 +172,7 @@ def kernels_of(record: Record) -> tuple[str, ...]:
 
 
 def ran_the_same(one: Record, other: Record) -> bool:
-    """Whether both ran the same kernel on the same problem."""
+    """True where both ran the same kernel on the same problem."""
     peaks = [_peak(one) or 0, _peak(other) or 0]
     alike = (one.problem, one.computes, one.ranks) == (other.problem, other.computes, other.ranks)
     return (
@@ -226,19 +210,19 @@ def one_a_kernel(
 LEAST_S = 1e-3
 """In shorter calls, what leads up to the kernel shows too."""
 LEAST_READINGS = 5
-"""Of the canary; fewer say nothing."""
+"""Readings of the canary; fewer say nothing."""
 WIDE = 2.0 * 1.4826
 """Median absolute deviations: nineteen of twenty readings of a normal law are no further off."""
 
 
 def margin_of(records: Sequence[Record]) -> float:
-    """What counts as no lead among the records of one run."""
-    return max(MARGIN, twins_apart(records)[0], unrest(records))
+    """The lead that counts as none among the records of one run."""
+    return max(MARGIN, same_kernel_spread(records)[0], canary_spread(records))
 
 
 def margin_reason(records: Sequence[Record]) -> str:
-    """Why the margin is what it is, as a sentence."""
-    (apart, who), moved = twins_apart(records), unrest(records)
+    """A sentence that says why the margin is what it is."""
+    (apart, who), moved = same_kernel_spread(records), canary_spread(records)
     if max(apart, moved) <= MARGIN:
         drift = "blocks timed one after the other drift apart by that much, one time in twenty"
         return f"intervals less than {percent(MARGIN)} apart count as ties: {drift}"
@@ -249,8 +233,8 @@ def margin_reason(records: Sequence[Record]) -> str:
     return f"intervals less than {percent(max(apart, moved))} apart count as ties: {why}"
 
 
-def twins_apart(records: Iterable[Record]) -> tuple[float, tuple[str, ...]]:
-    """How far apart, as a share, two variants came out that ran the same kernel on a problem
+def same_kernel_spread(records: Iterable[Record]) -> tuple[float, tuple[str, ...]]:
+    """The distance, as a share, of two variants that ran the same kernel on a problem
     without flags; and which two, and where. 0 where there are none.
     """
     groups: dict[tuple[Any, ...], list[tuple[str, float]]] = {}
@@ -269,8 +253,8 @@ def twins_apart(records: Iterable[Record]) -> tuple[float, tuple[str, ...]]:
     return max(twins, key=lambda each: each[0], default=(0.0, ()))
 
 
-def unrest(records: Iterable[Record]) -> float:
-    """How far the canary moved, as a share, on the node where it moved most; 0 if not known."""
+def canary_spread(records: Iterable[Record]) -> float:
+    """The share by which the canary moved, on the node where it moved most; 0 if not known."""
     nodes: dict[str, set[float]] = {}
     for record in records:
         if record.canary_s:
@@ -326,32 +310,15 @@ class Answer:
         return with_same(self.winner, self.same)
 
     @property
+    def where(self) -> str:
+        """The problem, over how many processes, and on which kind of machine."""
+        over = f", over {self.world} processes" if self.world else ""
+        return f"{self.problem}{over}{f', on {self.node}' if self.node else ''}"
+
+    @property
     def leaders(self) -> tuple[str, ...]:
         """The winner and what ties with it."""
         return (self.winner, *self.equal)
-
-    def sentence(self) -> str:
-        """The answer with its interval."""
-        t, place = self.time, "the fastest exact variant"
-        if self.equal:
-            place = f"the one to use of {len(self.leaders)} that tie"
-        elif self.next is None:
-            place = "the only exact variant measured"
-        text = f"{self.name} is {place}, at {time_interval(t.median_s, t.low_s, t.high_s)}"
-        if self.memory_bytes is not None:
-            text += f" and {size(self.memory_bytes)}"
-        if self.equal:
-            text += f", tied with {', '.join(self.equal)}"
-        if self.lead:
-            text += f"; {self.lead} ahead of {self.next}"
-        if self.frugal:
-            name, peak, slower = self.frugal
-            text += f"; {name} needs least memory, {size(peak)}, at {ratio(slower)} the time"
-        if self.flags:
-            text += f" (noisy: {'; '.join(self.flags)})"
-        over = f", over {self.world} processes" if self.world else ""
-        where = f", on {self.node}" if self.node else ""
-        return f"{self.problem}{over}{where}: {text}"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, without the samples."""
@@ -367,7 +334,6 @@ class Answer:
             "same": list(self.same),
             "frugal": self.frugal and self.frugal[0],
             "flags": list(self.flags),
-            "sentence": self.sentence(),
         }
 
 
@@ -386,7 +352,7 @@ def answers(
     failed = [r for r in (records if among is None else among) if r.status in FINDINGS]
     for r in sorted(failed, key=lambda r: -r.problem.kv_len):  # the shortest is named
         failure = f"{r.variant} {FAILURES[r.status]} at {r.problem.kv_len:,} tokens"
-        failures[_without_length(r.problem), r.variant] = failure
+        failures[_without_size(r.problem), r.variant] = failure
     groups: dict[tuple[Problem, int | None, str], list[Record]] = {}
     for record in records:
         world = record.ranks.world if record.ranks else None
@@ -396,40 +362,36 @@ def answers(
         exact = [r for r in group if r.computes == EXACT and r.time and not r.wrong_on]
         if exact:
             answer = _answer(problem, exact, margin)
-            failed_elsewhere = [failures.get((_without_length(problem), v)) for v in answer.leaders]
+            failed_elsewhere = [failures.get((_without_size(problem), v)) for v in answer.leaders]
             flags = (*answer.flags, *filter(None, failed_elsewhere))
             yield replace(answer, world=world, node=node if several > 1 else "", flags=flags)
 
 
-def _without_length(problem: Problem) -> tuple[str, Problem]:
-    """Alike for problems that differ in length, and in a batch that shrinks as they grow; a mask
-    may fit one length alone.
-    """
-    return str(problem.mask), problem.with_(q_len=1, kv_len=1, batch=1, mask=Mask())
+def _without_size(problem: Problem) -> tuple[Any, ...]:
+    """Alike for problems that differ in length, and in a batch that shrinks as they grow."""
+    alike, *rest = line_of(problem)
+    return alike.with_(batch=1), *rest
 
 
 def _answer(problem: Problem, exact: list[Record], margin: float) -> Answer:
-    """Of those timed by the most common clock; the others are named and not ranked."""
-    clock = statistics.mode(r.time.clock for r in exact if r.time)
-    times: dict[str, Time] = {}
-    by_name: dict[str, Candidate] = {}
-    ran: dict[str, Record] = {}
-    other_clocks = []
-    for r in exact:
-        if (t := r.time) is not None and t.clock == clock:
-            ends, peak = (t.median_s, t.low_s, t.high_s), _peak(r)
-            by_name[r.variant] = Candidate(
-                r.variant, EXACT, *ends, measured=True, memory_bytes=peak
-            )
-            times[r.variant] = t
-            ran[r.variant] = r
-        elif t is not None:
-            other_clocks.append(
-                f"{r.variant} is not ranked: it is timed by the clock {t.clock}, others by {clock}"
-            )
-    order = sorted(one_a_kernel([*by_name.values()], ran, margin), key=lambda c: c.median_s)
-    ranking = rank(order, margin)
-    winner, after, doubts = ranking.winner, ranking.next, []
+    """The answer among those timed by the most common clock; the others are named."""
+    times = {r.variant: r.time for r in exact if r.time}
+    clock = statistics.mode(t.clock for t in times.values())
+    ranked = {r.variant: r for r in exact if times[r.variant].clock == clock}
+    flags = [
+        f"{name} is not ranked: it is timed by the clock {t.clock}, others by {clock}"
+        for name, t in times.items()
+        if t.clock != clock
+    ]
+    candidates = []
+    for name, r in ranked.items():
+        t = times[name]
+        ends = (t.median_s, t.low_s, t.high_s)
+        candidates.append(Candidate(name, EXACT, *ends, measured=True, memory_bytes=_peak(r)))
+    ranking = rank(one_a_kernel(candidates, ranked, margin), margin)
+    winner, after = ranking.winner, ranking.next
+    order = sorted(ranking.all, key=lambda c: c.median_s)
+    doubts = []
     for c in order:  # where its fastest call could not have won, a slow one's doubts are nothing
         t = times[c.variant]
         may_win = t.min_s <= order[0].high_s * (1 + margin)
@@ -454,7 +416,7 @@ def _answer(problem: Problem, exact: list[Record], margin: float) -> Answer:
         winner.memory_bytes,
         frugal,
         margin=margin,
-        flags=(*doubts, *other_clocks),
+        flags=(*doubts, *flags),
         same=winner.same,
     )
 

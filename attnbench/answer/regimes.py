@@ -15,19 +15,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnbench.core.record import Record, Time
+from impls.masks import Mask
 from impls.operators import PARAMETERS
-from impls.problem import setting_words
+from impls.problem import Problem, setting_words
 
 Key = tuple[tuple[str, Any], ...]
 FOLDERS = re.compile(r"((?:dense|bias|captured):)\S*/")
-"""Of a file, the folders that it lies in."""
+"""The folders that a file lies in."""
 PHASES = ("train", "forward", "backward", "decode")
 """The order in which they are shown: what is asked about most comes first."""
 
 
 @dataclass(frozen=True)
 class Regime:
-    """Of the problems all but what varies with the length, and the records by length, the shortest
+    """All of the problems but what varies with the length, and the records by length, the shortest
     first, and variant. ``world``: over how many processes; ``tokens``: batch times length, where
     these are alike and the batch is not.
     """
@@ -51,7 +52,7 @@ class Regime:
 
     @property
     def dtype(self) -> str:
-        """What numbers are held in."""
+        """The type of its numbers."""
         return str(self.fixed["dtype"])
 
     @property
@@ -94,7 +95,7 @@ class Regime:
         return ", ".join(self.words())
 
     def timed(self, length: int) -> dict[str, Record]:
-        """What has a time at a length that can be compared."""
+        """The records at a length whose times can be compared."""
         return {name: r for name, r in self.cells.get(length, {}).items() if time_of(r)}
 
     def exact(self, length: int) -> dict[str, float]:
@@ -107,6 +108,15 @@ class Regime:
         counts = {length: len(self.timed(length)) for length in self.cells}
         enough = [n for n, count in counts.items() if count and count * 2 >= max(counts.values())]
         return max(enough, default=None)
+
+
+def line_of(p: Problem) -> tuple[Problem, str, int]:
+    """All of a problem but its length, alike for those that a line can be drawn through; and how
+    many queries, 0 for as many as keys. One query sees all keys under a causal mask too.
+    """
+    queries = 0 if p.q_len == p.kv_len and p.phase != "decode" else p.q_len
+    mask = "none" if queries == 1 and str(p.mask) == "causal" else str(p.mask)
+    return p.with_(q_len=1, kv_len=1, mask=Mask()), mask, queries
 
 
 def time_of(record: Record | None) -> Time | None:

@@ -45,7 +45,7 @@ class Standing:
     answer: Answer | None
     """None where nothing exact has a time."""
     timed: int
-    """How many variants have a time, exact or not."""
+    """The number of variants with a time, exact or not."""
     faster: tuple[Faster, ...] = ()
     """The fastest first."""
 
@@ -67,7 +67,7 @@ class Standing:
 
     @property
     def sure(self) -> str:
-        """How sure the answer is, in a word or two."""
+        """The certainty of the answer, in a word or two."""
         if self.answer is None:
             return "nothing exact was measured"
         if self.answer.flags:
@@ -136,7 +136,7 @@ class Crossing:
     low: int
     high: int
     estimate: float
-    """Where their medians would be equal, were each a power of the length in between."""
+    """The length of equal medians, were each a power of the length in between."""
 
     def __str__(self) -> str:
         return (
@@ -187,7 +187,7 @@ MOSTLY = 0.9
 
 @dataclass(frozen=True)
 class Closeness:
-    """How near one variant comes to the best, over the problems."""
+    """The distance of one variant from the best, over the problems."""
 
     variant: str
     ratios: tuple[float, ...]
@@ -200,7 +200,7 @@ class Closeness:
 
     @property
     def mean(self) -> float:
-        """How many times the best's time it took, by the geometric mean."""
+        """The geometric mean of its times over the best's."""
         return statistics.geometric_mean(self.ratios)
 
     @property

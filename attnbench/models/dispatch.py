@@ -143,24 +143,23 @@ def dispatch(table: str | Path | DispatchTable, tables: Sequence[str | Path] = (
     if not isinstance(table, DispatchTable):
         table = DispatchTable.read(table)
     origin, here = table.made, this_machine()
-    if missing := [kind for kind in INPUTS if kind not in (origin.get("inputs") or ())]:
+    if missing := [kind for kind in INPUTS if kind not in (origin.inputs or ())]:
         raise DispatchRefused(
             f"the table doesn't say that its variants are right on {', '.join(missing)} inputs; "
             "'attnbench choose --export' tries them, and makes one that does"
         )
-    if origin["device"] not in here.devices:
+    if origin.device not in here.devices:
         raise DispatchRefused(
-            f"the table was made for {origin['device']}, and this machine has "
+            f"the table was made for {origin.device}, and this machine has "
             f"{', '.join(here.devices)}; make one here"
         )
-    for what, mine in (("machine", here.name), ("torch", torch.__version__)):
+    made = (("machine", origin.machine, here.name), ("torch", origin.torch, torch.__version__))
+    for what, theirs, mine in made:
         # a wheel's metadata may say 2.13.0 where torch itself says 2.13.0+cu130
-        releases = {
-            str(x).partition("+")[0] if what == "torch" else x for x in (origin[what], mine)
-        }
+        releases = {x.partition("+")[0] if what == "torch" else x for x in (theirs, mine)}
         if len(releases) > 1:
             raise DispatchRefused(
-                f"the table was made for {what} {origin[what]}, and here it is {mine}: what is "
+                f"the table was made for {what} {theirs}, and here it is {mine}: what is "
                 "fastest there need not be so here; measure again and make a table here"
             )
     return Dispatch(table, _build_variants(table, tables), tables)
@@ -173,7 +172,7 @@ def _build_variants(table: DispatchTable, tables: Sequence[str | Path]) -> dict[
     except NotServed as why:
         raise DispatchRefused(f"the table names what can't run here: {why}") from None
     for number, entry in enumerate(table.entries, 1):
-        for variant, problem in entry.examples(table.made["device"]):
+        for variant, problem in entry.examples(table.made.device):
             if (refusal := built[variant].row.supports(problem)) is not None:
                 raise DispatchRefused(f"entry {number} of the table can't be served: {refusal}")
     return built
@@ -189,7 +188,7 @@ class Dispatch:
         self.warnings: dict[str, str] = {}
         """By cause: the sentences that were said, of calls left to torch or of how it is here."""
         self._built, self._tables = built, tuple(tables)
-        self._device = table.made["device"]
+        self._device = table.made.device
         self._entries = defaultdict[tuple[Any, ...], list[DispatchEntry]](list)
         for entry in table.entries:
             self._entries[entry.alike].append(entry)
@@ -198,9 +197,9 @@ class Dispatch:
         self._choices = lru_cache(CHOICES)(self._choose)
         origin, gpu = table.made, next((gpu.driver for gpu in this_machine().gpus), None)
         for what, theirs, ours, counts in (
-            ("threads", origin["threads"], torch.get_num_threads(), self._device == "cpu"),
-            ("attnbench", origin["attnbench"], __version__, True),
-            ("driver", origin.get("driver"), gpu, self._device == "cuda"),
+            ("threads", origin.threads, torch.get_num_threads(), self._device == "cpu"),
+            ("attnbench", origin.attnbench, __version__, True),
+            ("driver", origin.driver, gpu, self._device == "cuda"),
         ):
             if counts and theirs not in (None, ours):
                 self._warn(
@@ -287,8 +286,8 @@ class Dispatch:
     def __repr__(self) -> str:
         origin, count = self.table.made, len(self.table.entries)
         return (
-            f"<attnbench.dispatch: {count} entries for {origin['machine']}, {origin['device']}, "
-            f"torch {origin['torch']}>"
+            f"<attnbench.dispatch: {count} entries for {origin.machine}, {origin.device}, "
+            f"torch {origin.torch}>"
         )
 
 

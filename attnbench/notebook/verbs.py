@@ -207,7 +207,6 @@ def choose(  # type: ignore[misc]  # the limits above are these, which editors s
     device: str | None = None,
     max_memory: int | str | None = None,
     max_error: float | None = None,
-    exact: bool = False,
     allow: str | Iterable[str] = (),
     runs: str | Path | Iterable[str | Path] = (),
     measure: bool = False,

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
+from attnbench.answer.ranking import Answer
 from attnbench.answer.standings import FACTORS, SKILLED, Faster, Standing, advised, closeness
 from attnbench.core import format
 from attnbench.core.record import Status, Time
@@ -123,6 +124,11 @@ def advice(standing: Standing, doubts: Sequence[str] | None = None) -> str:
     answer = standing.answer
     if answer is None:
         return "nothing that is exactly softmax has a time"
+    return answer_sentence(answer, answer.flags if doubts is None else doubts)
+
+
+def answer_sentence(answer: Answer, doubts: Sequence[str]) -> str:
+    """The same of an answer, with what was noisy."""
     time = figures(answer.time)
     if answer.next is None and not answer.equal:
         text = f"{answer.name} takes {time}; it is the only exact variant measured"
@@ -136,7 +142,6 @@ def advice(standing: Standing, doubts: Sequence[str] | None = None) -> str:
         if answer.next is not None:
             text += "; " if answer.equal else ", "
             text += f"{answer.lead} faster than the next, {answer.next}"
-    doubts = answer.flags if doubts is None else doubts
     if doubts:
         text += f"; noisy: {', '.join(doubts[:DOUBTS])}"
         text += f", and {len(doubts) - DOUBTS} more" if len(doubts) > DOUBTS else ""

@@ -183,8 +183,6 @@ MOST_PAIRED = 2
 PAIRS_S = 10.0
 CALLS, MOST_S = 80, 120.0
 """Forty pairs are looked at first; if they take longer, none is begun."""
-CONTEST_S, NEAR_PAIRS = 6.0, 640
-"""For another worker, and a noise floor, to be there; and pairs of what lies near each other."""
 
 
 @dataclass(frozen=True)
@@ -256,12 +254,6 @@ def hopeful(records: Sequence[Record]) -> tuple[list[str], dict[str, float]]:
     behind = {name: s / best for name, s in seconds.items() if s > HOPELESS * best}
     untried = [r.variant for r in records if r.status in NOT_TRIED]
     return [*(name for name in seconds if name not in behind), *untried], behind
-
-
-def contest_s(cell: Cell, machine: Machine) -> float:
-    """A guess at the seconds of pairs of a few near each other, before any was measured."""
-    paired_s = pairs_guess_s(cell, cell, machine, PAIRS_S, pairs=NEAR_PAIRS)
-    return CONTEST_S * pace() + MOST_PAIRED * paired_s
 
 
 def near_the_best(records: Sequence[Record], names: Sequence[str]) -> list[str]:

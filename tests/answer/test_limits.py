@@ -112,8 +112,8 @@ def test_without_names_it_is_every_core_that_can_run_here():
     assert not names & {"sdpa.cudnn", "flash_attn2", "mha", "lsh"}  # elsewhere, a layer, no causal
     assert not [x for x in searches if x.variant.name == "numpy" and x.problem.phase == "train"]
     (search,) = planned("sdpa.flash", phase=("decode",))
-    assert sized(search.problem, "seq", 512).slug == "b1 h4/4 n1x512 d64 f32 causal decode"
-    assert sized(search.problem, "batch", 9).slug == "b9 h4/4 n1x256 d64 f32 causal decode"
+    assert str(sized(search.problem, "seq", 512)) == "b1 h4/4 n1x512 d64 f32 causal decode"
+    assert str(sized(search.problem, "batch", 9)) == "b9 h4/4 n1x256 d64 f32 causal decode"
     (away,) = searched(Worker(), planned("sdpa.cudnn", phase=("forward",)))
     assert away["why"].startswith("unavailable: sdpa.cudnn needs CUDA")
 

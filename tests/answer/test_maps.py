@@ -59,41 +59,34 @@ def cosine(a, b):
     return sum(x * y for x, y in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("The cat sat.", ["the", "cat", "sat", "."]),
-        ("Don't, don\u2019t", ["don't", ",", "don\u2019t"]),
-    ],
-)
-def test_words_and_marks_in_small_letters(text, found):
-    assert tokens_of(text) == found
+def test_words_and_marks_in_small_letters():
+    assert tokens_of("The cat sat.") == ["the", "cat", "sat", "."]
+    assert tokens_of("Don't, don\u2019t") == ["don't", ",", "don\u2019t"]
     with pytest.raises(BadEmbeddings, match="there is no word in"):
         tokens_of(" \n")
 
 
 def test_hashed_vectors_of_words_that_look_alike_lie_near():
-    first = vectors_of(["the", "cat", "the", "\N{SNOWMAN}", "0"], None)
+    words = ["the", "cat", "the", "\N{SNOWMAN}", "0", "running", "runner", "mud"]
+    first = vectors_of(words, None)
     assert {len(v) for v in first} == {WIDTH} and all(math.isfinite(x) for v in first for x in v)
     assert first[0] == first[2] != first[1] == vectors_of(["cat"], None)[0]
-    for one, alike in (("running", "runner"), ("national", "nation"), ("teacher", "teaching")):
-        a, b, far = vectors_of([one, alike, "mud"], None)
-        assert cosine(a, b) > cosine(a, far) + 0.1
+    assert cosine(first[5], first[6]) > cosine(first[5], first[7]) + 0.1
 
 
-def test_vectors_are_read_for_the_words_and_a_file_that_lacks_one_says_so(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"the 1 2 3\ncat 1 2\n", "line 2.* 2 numbers .*3"),
+        (b"the 1 2\ncat 1 x\n", "'x'"),
+        (b"the 1 2\n", "no vector for cat.*leave --embeddings out"),
+        (b"the 1 2\n\xff\xfe 1 2\ncat 1 2\n", "not UTF-8"),
+    ],
+)
+def test_vectors_are_read_for_the_words_and_a_file_that_lacks_one_says_so(tmp_path, text, words):
     file = tmp_path / "glove"
     file.write_text("cat 1 2 3\nthe 4 5 6.5\nsat -7 8e-1 9\n")
     assert vectors_of(["the", "cat", "the"], str(file)) == [[4, 5, 6.5], [1, 2, 3], [4, 5, 6.5]]
-    for text, words in (
-        (b"the 1 2 3\ncat 1 2\n", ["line 2", "2 numbers", "3"]),
-        (b"the 1 2\ncat 1 x\n", ["'x'"]),
-        (b"the 1 2\n", ["no vector for cat", "leave --embeddings out"]),
-        (b"the 1 2\n\xff\xfe 1 2\ncat 1 2\n", ["not UTF-8"]),
-    ):
-        file.write_bytes(text)
-        with pytest.raises(BadEmbeddings) as caught:
-            vectors_of(["the", "cat", "the"], str(file))
-        said = str(caught.value)
-        assert str(file) in said and said.count("cat") <= 1
-        assert [word for word in words if word not in said] == []
+    file.write_bytes(text)
+    with pytest.raises(BadEmbeddings, match=f"glove.*{words}"):
+        vectors_of(["the", "cat", "the"], str(file))

@@ -3,7 +3,6 @@
 import pytest
 from msgspec.structs import replace
 
-from attnbench.answer.choose_calls import priced_times
 from attnbench.answer.mends import NOTHING, VARIES, Pricer, lines, mends
 from attnbench.core.call import CallForm, TensorForm
 from attnbench.core.stats import Comparison, Verdict
@@ -17,10 +16,16 @@ UNASKED = replace(FORM, gradient=True, asked=False)
 
 
 def seconds(form, *, mask=1.0, repeats=0.0, gradient=0.0):
-    """What a call takes beyond ten: for its mask, for repeating heads, for noting gradients."""
+    """Seconds of a call, ten and more: for its mask, for repeating heads, for noting gradients."""
     taken = 10.0 + mask * (form["mask"] is not None)
     taken += repeats * (form.get("repeated", 1) > 1)
     return taken + gradient * form.get("gradient", False)
+
+
+def answer(ratio, now_s):
+    verdict = Verdict.FASTER if ratio < 0.98 else Verdict.EQUIVALENT
+    pairs = Comparison(verdict, ratio, ratio * 0.99, ratio * 1.01, 0.02, 0.01, 40, 0.0)
+    return {"comparison": pairs.to_dict(), "now_s": now_s, "then_s": ratio * now_s}
 
 
 class Engine:
@@ -35,10 +40,7 @@ class Engine:
         if any(forms[1].get(name) for name in self.wrong):
             return {"why": "its output would be another: off by 1"}
         now, then = (seconds(form, **self.costs) for form in forms)
-        ratio = then / now
-        verdict = Verdict.FASTER if ratio < 0.98 else Verdict.EQUIVALENT
-        held = Comparison(verdict, ratio, ratio * 0.99, ratio * 1.01, 0.02, 0.01, 40, 0.0)
-        return {"comparison": held.to_dict(), "now_s": now, "then_s": then}
+        return answer(then / now, now)
 
 
 def priced(form, **engine):
@@ -62,17 +64,10 @@ def test_just_what_gains_is_advised(costs, keys, ratio):
     found = priced(UNASKED, **costs)
     assert found.keys == keys and found.gains == bool(keys)
     if keys:
-        assert found.ratio == pytest.approx(ratio) and found.low < found.ratio < found.high
+        assert found.ratio.value == pytest.approx(ratio)
+        assert found.ratio.low < found.ratio.value < found.ratio.high
     else:
         assert found.why
-
-
-def test_a_call_that_can_not_be_changed_is_not_asked_about():
-    plain = CallForm("sdpa", X, X, X)
-    engine = Engine()
-    found = Pricer(engine, PROBLEM.with_(mask=Mask()), plain).price()
-    assert not engine.asked and not found.gains
-    assert found.why == NOTHING
 
 
 def test_the_mended_call_is_written_whole():
@@ -88,28 +83,19 @@ def test_a_variant_that_takes_a_call_s_place_is_named():
     class Worker(Engine):
         def ask(self, question, limit_s):
             if taking := question.get("taking"):
-                ratio = {"chunked": 0.5, "matmul": 0.9}[taking["variant"]]
-                held = Comparison(
-                    Verdict.FASTER, ratio, ratio * 0.99, ratio * 1.01, 0.02, 0.01, 40, 0.0
-                )
-                return {"comparison": held.to_dict(), "now_s": 1.0, "then_s": ratio}
+                return answer({"chunked": 0.5, "matmul": 0.9}[taking["variant"]], 1.0)
             return super().ask(question, limit_s)
 
     pricer = Pricer(Worker(mask=5.0), PROBLEM, FORM)
     best = pricer.best_variant(["matmul", "chunked"], pricer.price())
-    assert (best.variant, best.keys, best.ratio) == ("chunked", ("chunked",), 0.5)
-    assert priced_times("a.py:1", 0.5, FORM, best).takes == "chunked"
+    assert (best.variant, best.keys, best.ratio.value) == ("chunked", ("chunked",), 0.5)
 
 
 @pytest.mark.parametrize("api", ["sdpa", "products"])
 def test_tensors_of_three_axes_are_handed_over_with_four(api):
     three = TensorForm((4, 256, 64), (16384, 64, 1), "float32")
     engine = Engine()
-    engine.ask = lambda question, _: {
-        "comparison": Comparison(Verdict.FASTER, 0.5, 0.4, 0.6, 0.02, 0.01, 40, 0.0).to_dict(),
-        "now_s": 2.0,
-        "then_s": 1.0,
-    }
+    engine.ask = lambda question, _: answer(0.5, 2.0)
     form = CallForm(api, three, three, three, scale=0.1)
     found = Pricer(engine, PROBLEM.with_(batch=4, heads=1, kv_heads=1, mask=Mask()), form).price()
     assert found.code == (
@@ -162,7 +148,24 @@ def test_what_is_said_of_a_mask_holds_for_all_calls_of_the_line(own, others, wor
     assert [m.words for m in mends(*own, others) if m.key != "enable_gqa"] == words
 
 
-def test_where_other_calls_of_the_line_forbid_it_the_answer_says_so():
-    once = replace(FORM, repeated=1)
-    priced = Pricer(Engine(), *reversed(call(form=once)), [call("none", form=once)]).price()
+def test_where_nothing_may_be_changed_the_answer_says_why_and_nobody_is_asked():
+    once, engine = replace(FORM, repeated=1), Engine()
+    priced = Pricer(engine, *reversed(call(form=once)), [call("none", form=once)]).price()
     assert (priced.keys, priced.why) == ((), VARIES)
+    plain = Pricer(engine, PROBLEM.with_(mask=Mask()), CallForm("sdpa", X, X, X)).price()
+    assert (plain.gains, plain.why, engine.asked) == (False, NOTHING, [])
+
+
+def test_what_copies_gain_reaches_to_what_the_layout_gains_where_it_costs_nothing():
+    strided = TensorForm((1, 4, 256, 64), (65536, 16384, 1, 256), "float32")
+
+    class Worker(Engine):
+        def ask(self, question, limit_s):
+            ratio = 0.8 if question["against"].get("copied") else 0.5
+            return answer(ratio, 10.0)
+
+    form = CallForm("sdpa", strided, strided, strided)
+    best = Pricer(Worker(), PROBLEM.with_(mask=Mask()), form).price()
+    assert best.keys == ("contiguous",) and "q.contiguous()" in best.code[0]
+    assert (best.ratio.value, best.ratio.low) == pytest.approx((0.65, 0.5 * 0.99))
+    assert best.ratio.high == pytest.approx(0.8 * 1.01)

@@ -1,7 +1,5 @@
 """The lines that a choice gives to paste: they are run as printed, and held against the formula."""
 
-import functools
-
 import pytest
 import torch
 
@@ -9,10 +7,10 @@ import impls
 from attnbench.answer.paste import (
     CallDetails,
     can_serve,
+    command_words,
     in_transformers,
     lines,
     lines_for,
-    words_of,
 )
 from impls.masks import Mask
 from tests import brute
@@ -27,13 +25,13 @@ EXACT = [
 CALLS = {
     "none": {"mask": "none"},
     "causal": {"mask": "causal", "heads": 4, "kv_heads": 2},
+    "causal, scaled": {"mask": "causal", "scale": 0.05},
     "causal over more keys": {"mask": "causal", "q_len": 7},
     "from the first key": {"mask": "causal@upper-left", "q_len": 7},
     "window": {"mask": "window:5,0", "heads": 4, "kv_heads": 2},
     "padding": {"mask": "padding:9,24", "batch": 2},
     "one query": {"mask": "causal", "phase": "decode", "heads": 4, "kv_heads": 2},
 }
-SCALES = (None, 0.05)
 COMPILED = ("compiled", "flex", "window.flex")
 
 
@@ -46,7 +44,7 @@ def formula(p, q, k, v, seen, scale=None):
 
 
 def run(code, p, **more):
-    """What the lines leave in ``out``, of random q, k and v; and these."""
+    """The value that the lines leave in ``out``, of random q, k and v; and these."""
     names = dict(zip("qkv", inputs(p), strict=True))
     qkv = tuple(names.values())
     exec("\n".join(code), names | more, names)
@@ -55,80 +53,56 @@ def run(code, p, **more):
 
 def supported(variant, call):
     """The problem, unless the row doesn't take it, or is one for windows, which build refuses."""
-    p = problem(24, **{"width": 16, **call})
+    sizes = {name: value for name, value in call.items() if name != "scale"}
+    p = problem(24, **{"width": 16, **sizes})
     row = impls.own_rows()[variant]
     for_windows = variant.startswith("window.") and "window" not in p.mask.kinds
     return p if row.supports(p) is None and not for_windows else None
 
 
 PRINTED = [
-    pytest.param(
-        variant,
-        call,
-        scale,
-        id=f"{variant}-{name}-{scale}",
-        marks=[pytest.mark.slow] * (variant in COMPILED),
-    )
+    pytest.param(variant, call, id=f"{variant}-{name}", marks=[pytest.mark.slow] * slow)
     for variant in EXACT
+    for slow in [variant in COMPILED]
     for name, call in CALLS.items()
-    for scale in SCALES
     if supported(variant, call)
 ]
-
-
 assert PRINTED
 
 
-@pytest.mark.parametrize(("variant", "call", "scale"), PRINTED)
-def test_the_lines_compute_the_whole_call(variant, call, scale):
-    p = supported(variant, call)
+@pytest.mark.parametrize(("variant", "call"), PRINTED)
+def test_the_lines_compute_the_whole_call(variant, call):
+    p, scale = supported(variant, call), call.get("scale")
     out, qkv = run(lines(variant, p, CallDetails(scale)), p)
     want = formula(p, *qkv, torch.from_numpy(p.mask.visible(p.shape)), scale)
     torch.testing.assert_close(out.double(), want, atol=1e-5, rtol=1e-5)
 
 
-@functools.cache
-def tensor_mask(kind):
-    """A mask without a name: every query sees its own key, and of the others every third."""
-    at = torch.arange(24)
-    seen = (at[:, None] == at) | ((at[:, None] + at) % 3 == 0)
-    if kind == "dense":
-        return seen
-    added = torch.linspace(-1, 1, 24 * 24).reshape(24, 24).sin()
-    return added.masked_fill(~seen, -torch.inf)
+AT = torch.arange(24)
+SEEN = (AT[:, None] == AT) | ((AT[:, None] + AT) % 3 == 0)
+BIAS = torch.linspace(-1, 1, 24 * 24).reshape(24, 24).sin()
 
 
 @pytest.mark.parametrize("kind", ["dense", "bias"])
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize(
-    "variant",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name in COMPILED))
-        for name in EXACT
-        if "dense" in impls.own_rows()[name].on("cpu", "masks") and not name.startswith("window.")
-    ],
-)
-def test_a_mask_without_a_name_is_the_caller_s_tensor(variant, scale, kind):
-    mask = tensor_mask(kind)
-    p = problem(24, mask=brute.saved(kind, mask.numpy()), width=16, kv_heads=2)
-    code = lines(variant, p, CallDetails(scale))
+@pytest.mark.parametrize("variant", ["sdpa", "sdpa.math", "chunked", "matmul"])
+def test_a_mask_without_a_name_is_the_caller_s_tensor(variant, kind):
+    """Every query sees its own key, and of the others every third."""
+    mask = SEEN if kind == "dense" else BIAS.masked_fill(~SEEN, -torch.inf)
+    p = problem(24, mask=brute.saved(kind, mask.numpy()), width=16)
+    code = lines(variant, p)
     assert ".npy" not in "\n".join(code) and "your mask" in code[-1]
     out, (q, k, v) = run(code, p, attn_mask=mask)
-    added = 0 if kind == "dense" else mask.masked_fill(mask == -torch.inf, 0.0).double()
-    factor = 16**-0.5 if scale is None else scale
-    scores = (q.double() @ k.double().repeat_interleave(2, 1).mT) * factor + added
-    weights = scores.masked_fill(~tensor_mask("dense"), -torch.inf).softmax(-1)
-    want = weights @ v.double().repeat_interleave(2, 1)
+    added = 0 if kind == "dense" else BIAS.double()
+    scores = q.double() @ k.double().mT / 4 + added
+    want = scores.masked_fill(~SEEN, -torch.inf).softmax(-1) @ v.double()
     torch.testing.assert_close(out.double(), want, atol=1e-5, rtol=1e-5)
 
 
-def test_a_mask_of_several_conditions_with_a_file_is_one_tensor_that_holds_them_all():
-    joined = problem(24, mask="causal+" + brute.saved("bias", tensor_mask("bias").numpy()))
-    for variant in ("sdpa", "chunked"):
-        (*_, call) = lines(variant, joined)
-        assert (
-            call.endswith("# attn_mask: your mask, with causal in it") and "is_causal" not in call
-        )
+@pytest.mark.parametrize("variant", ["sdpa", "chunked"])
+def test_a_mask_of_several_conditions_with_a_file_is_one_tensor_that_holds_them_all(variant):
+    joined = problem(24, mask="causal+" + brute.saved("bias", BIAS.numpy()))
+    (*_, call) = lines(variant, joined)
+    assert call.endswith("# attn_mask: your mask, with causal in it") and "is_causal" not in call
 
 
 DROPPING = [name for name in EXACT if impls.own_rows()[name].dropout]
@@ -137,7 +111,7 @@ assert DROPPING
 
 @pytest.mark.parametrize("variant", DROPPING)
 def test_weights_are_dropped_as_often_as_the_call_says(variant):
-    """Of values that are all one, a row's output is the part of its weights that was kept."""
+    """With values that are all one, a row's output is the part of its weights that was kept."""
     p = problem(512, mask="none", phase="train", width=16)
     (*_, last) = code = lines(variant, p, CallDetails(dropout=0.25))
     assert "dropout_p: 0.0 outside training" in last
@@ -155,9 +129,9 @@ def test_weights_are_dropped_as_often_as_the_call_says(variant):
     ("variant", "details", "why"),
     [
         ("window.flex", CallDetails(dropout=0.1), "does no dropout, and the call drops 0.1"),
-        ("sdpa", CallDetails(returns_lse=True), "returns the output alone, and the call needs the "
+        ("sdpa", CallDetails(returns="lse"), "returns the output alone, and the call needs the "
          "log-sum-exp"),
-        ("matmul", CallDetails(returns_weights=True), "needs the weights"),
+        ("matmul", CallDetails(returns="weights"), "needs the weights"),
         ("linear.elu", CallDetails(scale=0.5), "has no scores to scale"),
     ],
 )  # fmt: skip
@@ -166,38 +140,18 @@ def test_where_a_variant_cannot_do_the_call_there_are_no_lines_but_a_reason(vari
     assert lines(variant, problem(24, mask="none"), details) == []
 
 
-def test_a_scale_that_is_the_problem_s_own_is_nothing_to_write():
-    p = problem(24, width=48)
-    assert CallDetails.of(p, 1 / 48**0.5) == CallDetails() == CallDetails.of(p)
-    assert CallDetails.of(p, 0.05, dropout=0.5) == CallDetails(0.05, 0.5)
-
-
-@pytest.mark.parametrize(
-    ("p", "words"),
-    [
-        (
-            problem(24),
-            "24 --batch 1 --heads 4 --head-dim 64 --dtype float32 --mask causal --phase "
-            "forward --device cpu",
-        ),
-        (
-            problem(24, phase="decode", heads=6, kv_heads=2, v_head_dim=32, inputs="peaky"),
-            "24 --batch 1 --heads 6 --kv-heads 2 --head-dim 64 --v-head-dim 32 --dtype float32 "
-            "--mask causal --phase decode --inputs peaky --device cpu",
-        ),
-        (
-            problem(24, q_len=7, batch=3),
-            "7x24 --batch 3 --heads 4 --head-dim 64 --dtype float32 "
-            "--mask causal --phase forward --device cpu",
-        ),
-    ],
-)
-def test_a_problem_is_said_whole(p, words):
-    assert " ".join(words_of(p)) == f"--seq {words}"
+def test_a_problem_is_said_whole_or_beside_what_is_the_default():
+    p = problem(24, phase="decode", heads=6, kv_heads=2, v_head_dim=32, inputs="peaky")
+    words = "--seq 24 --batch 1 --heads 6 --kv-heads 2 --head-dim 64 --v-head-dim 32"
+    rest = "--dtype float32 --mask causal --phase decode --inputs peaky --device cpu"
+    assert " ".join(command_words(p)) == f"{words} {rest}"
+    cross = problem(24, q_len=7, batch=3)
+    assert command_words(cross, whole=False) == ["--seq", "7x24", "--batch", "3"]
 
 
 def test_torch_s_own_function_is_called_by_its_own_name_where_that_says_all():
     own = "out = F.scaled_dot_product_attention(q, k, v, is_causal=True)"
+    assert CallDetails.of(problem(24), 1 / 64**0.5) == CallDetails()  # nothing to write
     assert lines("sdpa", problem(24))[-1] == own
     assert lines("sdpa.flash", problem(24))[-1] == "    " + own
     assert "attnbench" in lines("sdpa", problem(24, mask="window:5,0"))[0]

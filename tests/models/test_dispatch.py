@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention as torchs
 
 import attnbench
 import impls
-from attnbench.answer.dispatch_table import DispatchEntry, DispatchTable, Range
+from attnbench.answer.dispatch_table import DispatchEntry, DispatchTable, Origin, Range
 from attnbench.core.machine import this_machine
 from attnbench.models.dispatch import CHOICES, DispatchRefused, DispatchWarning
 from impls.errors import CantBeDone
@@ -84,7 +84,7 @@ def table(*entries, **more):
     made = {"device": "cpu", "torch": torch.__version__, "machine": this_machine().name}
     made |= {"threads": 1, "attnbench": attnbench.__version__, "protocol": 2, "run": "r"}
     made |= {"inputs": list(INPUTS), **more}
-    return DispatchTable(made, entries=entries or (entry(),))
+    return DispatchTable(Origin(**made), entries=entries or (entry(),))
 
 
 def wanted(q, k, v, *, causal=False):

@@ -291,14 +291,15 @@ def test_a_choice_says_who_and_gives_what_to_paste_and_what_proves_it_or_says_wh
 
 
 @pytest.fixture
-def program(tmp_path):
+def program(tmp_path, monkeypatch):
     """A program's calls, in a file and as a capture gives them, and a run that knows them."""
+    monkeypatch.setattr("attnbench.features.choose.calls.Pricer", made.Halves)
     folder = tmp_path / "results" / this_machine().name / "one"
     known = made.lines(phases=("train",), sdpa=2.0, matmul=1.0)
     asked = {"runs": made.written(folder, known), "quiet": True}
     p, alone = made.problem(512, phase="train"), made.problem(256, phase="train")
     sites = [
-        Site(p, "train.py:7 attend", "sdpa", 12, 0.012, 0.024, share=0.4),
+        Site(p, "train.py:7 attend", "sdpa", 12, 0.012, 0.024, share=0.4, call=made.FORM),
         Site(alone, "train.py:9 <b>", "flex", 4, 0.004, share=0.1, faithful=False, note="a bias"),
     ]
     step = {"steps": 3, "step_s": 0.5, "step_share": 0.5}
@@ -320,7 +321,7 @@ def test_a_programs_calls_are_answered_as_the_command_answers_them(program):
     assert table == found.to_frame().to_csv(index=False)
     first = pd.read_csv(io.StringIO(table)).set_index("site").loc["train.py:7 attend"]
     assert (first["takes"], first["computes"], first["seq"]) == ("matmul", "softmax", 512)
-    assert first["then_ms"] == pytest.approx(1e3 * made.quadratic(made.problem(512)))
+    assert first["then_ms"] == pytest.approx(0.5)
     assert list(table_in(found._repr_html_())["takes"]) == ["matmul", ""]
     for wrong, sentence in (
         ({"problems": calls, "seq": 64}, "leave --seq out"),

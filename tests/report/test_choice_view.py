@@ -1,7 +1,7 @@
 """The answers for a captured program on the terminal."""
 
 from attnbench.answer.choose import Choice, Wants
-from attnbench.answer.choose_calls import SiteTimes, gain
+from attnbench.answer.choose_calls import SiteGain, gain
 from attnbench.answer.ranking import Candidate, Ranking
 from attnbench.core.stats import Interval
 from attnbench.features.choose import view
@@ -14,15 +14,17 @@ EXACTLY = Interval.exactly
 
 
 BEST = Candidate("chunked", "softmax", 1e-3, 0.9e-3, 1.1e-3, measured=True)
-FASTER = SiteTimes(
-    "a.py:1 · short", EXACTLY(0.4), "matmul", EXACTLY(2e-3), "sdpa", EXACTLY(1e-3), inside_s=2e-3
+FASTER = SiteGain(
+    *("a.py:1 · short", EXACTLY(0.4), "matmul", 2e-3, 2e-3, "sdpa", 1e-3, EXACTLY(0.5)),
+    mend=("take sdpa",),
 )
-LONGER = SiteTimes(
-    *("b.py:2 · [long]", EXACTLY(0.2), "matmul", EXACTLY(8e-3)),
-    *("chunked", Interval(2e-3, 1e-3, 4e-3)),
+LONGER = SiteGain(
+    *("b.py:2 · [long]", EXACTLY(0.2), "matmul", 8e-3, None),
+    *("chunked", 2e-3, Interval(0.25, 0.12, 0.5)),
+    mend=("take chunked",),
 )
-UNKNOWN = SiteTimes("d.py:4", None, "flex", None, "sdpa", EXACTLY(1e-3), "how long is not [known]")
-SILENT = SiteTimes("e.py:5", EXACTLY(0.05), "mha", None, why="nobody serves it")
+UNKNOWN = SiteGain("d.py:4", None, "flex", why="how long is not [known]")
+SILENT = SiteGain("e.py:5", EXACTLY(0.05), "mha", why="nobody serves it")
 
 
 def test_a_program_has_its_answers_its_sites_and_its_gain(shown):
@@ -39,12 +41,12 @@ def test_a_program_has_its_answers_its_sites_and_its_gain(shown):
         "a.py:1": [
             "a.py:1 · short, 40\u00a0% of a step",
             "  now   2 ms a call; 2 ms in the program: matmul",
-            "  then  1 ms, 0.50× [0.50, 0.50] of it: sdpa",
+            "  then  1 ms, 0.50× [0.50, 0.50] of it: take sdpa",
         ],
         "b.py:2": [
             "b.py:2 · [long], 20\u00a0% of a step",
             "  now   8 ms a call: matmul",
-            "  then  2 ms, 0.25× [0.12, 0.50] of it: chunked",
+            "  then  2 ms, 0.25× [0.12, 0.50] of it: take chunked",
         ],
         "d.py:4": ["d.py:4", "  now   flex", "  how long is not [known]"],
         "e.py:5": ["e.py:5, 5\u00a0% of a step", "  now   mha", "  nobody serves it"],

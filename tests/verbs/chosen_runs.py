@@ -1,7 +1,10 @@
 """Run folders whose times are known, for whoever chooses among them."""
 
 import impls
+from attnbench.answer.mends import Priced
+from attnbench.core.call import CallForm, TensorForm
 from attnbench.core.machine import this_machine, why_not
+from attnbench.core.stats import Interval
 from tests.answer.build import problem, seen
 from tests.report.page import runs
 
@@ -47,3 +50,21 @@ def written(folder, records, **header):
     here = this_machine()
     said = {"machine": here.to_dict(), "settings": {"threads": here.threads}}
     return runs.written(folder, records, **{**said, "grid": {"device": "cpu"}, **header})
+
+
+X = TensorForm((1, 4, 512, 64), (131072, 32768, 64, 1), "float32")
+FORM = CallForm("sdpa", X, X, X)
+
+
+class Halves:
+    """In place of pairs: there is nothing to mend, and a variant halves the time."""
+
+    def __init__(self, *_):
+        pass
+
+    def price(self):
+        return Priced(why="nothing to change")
+
+    def best_variant(self, names, priced, **how):
+        ratio, words = Interval(0.5, 0.45, 0.55), (f"take {names[0]}",)
+        return Priced((names[0],), words, now_s=1e-3, then_s=5e-4, ratio=ratio)

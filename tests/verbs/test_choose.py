@@ -1,7 +1,6 @@
 """``attnbench choose``: answers, silence, limits, what is refused, what a program gains."""
 
 import json
-from dataclasses import astuple
 from pathlib import Path
 
 import msgspec
@@ -10,10 +9,8 @@ import pytest
 
 import impls
 from attnbench.answer.choose import Wants, make_choice
-from attnbench.answer.choose_calls import site_times
 from attnbench.answer.dispatch_table import DispatchTable
 from attnbench.answer.ranking import Candidate
-from attnbench.core.call import CallForm, TensorForm
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record
 from attnbench.features.choose import calls, runs
@@ -115,7 +112,7 @@ def test_what_is_wrong_on_other_inputs_than_the_runs_is_not_exported(chooses, tm
     status, _, _ = chooses("--export", tmp_path / "table.json", "--from", overflows)
     table = DispatchTable.read(tmp_path / "table.json")
     assert status == 0 and [r.variant for e in table.entries for r in e.ranges] == ["matmul"]
-    assert table.made["inputs"] == ["normal", "peaky", "outliers", "equal_keys"]
+    assert table.made.inputs == ["normal", "peaky", "outliers", "equal_keys"]
 
 
 @pytest.mark.parametrize("tokens", [512, 700])
@@ -130,7 +127,7 @@ def test_what_is_wrong_on_other_inputs_is_left_out_with_the_reason(chooses, over
 
 
 def test_what_is_measured_anew_is_settled_in_pairs_and_kept(chooses, tmp_path, worker, monkeypatch):
-    """Of those that are near each other on a quarter of the tokens; sdpa is slower in pairs."""
+    """Pairs of those near each other on a quarter of the tokens; sdpa is slower in pairs."""
     took, asked = {"sdpa": 1e-3, "matmul": 1e-3, "flex": 3e-3}, []
 
     def answer(question):
@@ -192,10 +189,14 @@ def halved(tmp_path):
     return made.written(tmp_path / "run", made.lines(("forward", "train"), sdpa=2.0, matmul=1.0))
 
 
+FORM = made.FORM
+
+
 def captured(tmp_path, *sites, **more):
-    """In the program a call takes no longer than alone, if nothing else is said."""
+    """A program's calls, each of as many seconds as it takes alone."""
+    usual = {"calls": 12, "seconds": 12e-3, "call": FORM}
     found = [
-        Site(p, f"model.py:{n}", via, 12, share=share, **{"seconds": 1e-6, **rest})
+        Site(problem=p, via=via, share=share, **{"site": f"model.py:{n}", **usual, **rest})
         for n, (p, via, share, rest) in enumerate(sites)
     ]
     step = {"steps": 3, "step_s": 1.0, "step_share": sum(s.share or 0 for s in found)}
@@ -204,28 +205,20 @@ def captured(tmp_path, *sites, **more):
     return tmp_path / "calls.json"
 
 
-@pytest.fixture
-def gain(chooses, halved, tmp_path):
-    """What is said to be gained where sdpa's share of a step is 0.4."""
+@pytest.fixture(autouse=True)
+def pricer(monkeypatch):
+    monkeypatch.setattr(calls, "Pricer", made.Halves)
 
-    def of(seconds=1e-6, **more):
-        site = (problem(512, phase="train"), "sdpa", 0.4, {"seconds": seconds})
-        file = captured(tmp_path, site, **more)
+
+def test_a_step_gains_its_share_of_attention_times_what_attention_gains(chooses, halved, tmp_path):
+    def gain(**more):
+        file = captured(tmp_path, (problem(512, phase="train"), "sdpa", 0.4, {}), **more)
         return json.loads(chooses("--problems", file, "--from", halved, "--json")[1])["gain"]
 
-    return of
-
-
-def test_what_a_step_gains_is_its_share_of_attention_times_what_attention_gains(gain):
     factor = (alone := gain())["factor"]
-    assert alone["of"] == "a step"
+    assert alone["of"] == "a step" and alone["sites"][0]["takes"] == "matmul"
     assert factor["value"] == pytest.approx(1 - 0.4 * 0.5)
     assert factor["low"] < factor["value"] < factor["high"]
-    inside = gain(seconds=1)  # ten times as long as alone: in seconds next to nothing is gained
-    (site,) = inside["sites"]
-    assert site["inside_s"] == pytest.approx(1 / 12)
-    assert site["inside_s"] > 5 * site["now_s"]["value"]
-    assert inside["factor"]["low"] == factor["low"] and 0.96 < inside["factor"]["high"] < 1
     wide = gain(step_share_between=[0.3, 0.5])["factor"]
     assert wide["value"] == factor["value"]
     assert wide["low"] < factor["low"] - 0.04 and wide["high"] > factor["high"] + 0.04
@@ -237,59 +230,45 @@ def test_a_site_that_nobody_can_answer_stays_and_says_why(chooses, halved, tmp_p
         (problem(512, phase="train"), "sdpa", 0.3, {}),
         (problem(512, heads=64), "sdpa", 0.2, {}),
         (problem(512), "flex", 0.1, {"faithful": False, "note": "a score_mod of its own"}),
+        (problem(256), "sdpa", 0.001, {}),
     )
     status, out, _ = chooses("--problems", file, "--from", halved)
-    assert status == 0
-    assert "outside what was measured (heads 64, and 4 was measured)" in out
-    assert "a score_mod of its own" in out
-    assert "2 of 3 sites stay as they are" in out
+    assert status == 0 and "take matmul attend" not in out
+    assert (
+        "model.py:1 · b1 h64/64 n512 d64 f32 causal forward" in out and "nothing to change" in out
+    )
+    assert "a score_mod of its own" in out and "it takes too little to gain anything" in out
+    assert "outside what was measured (its shape was not measured)" in out
+    assert "3 of 4 sites stay as they are" in out
 
 
 def test_a_program_s_lines_are_the_whole_call_and_one_for_the_model_only_where_all_of_it_gains(
     chooses, halved, tmp_path
 ):
-    one = (problem(512, phase="train"), "transformers sdpa", 0.3, {"scale": 0.05})
+    scaled = {"call": msgspec.structs.replace(FORM, scale=0.05)}
+    one = (problem(512, phase="train"), "transformers sdpa", 0.3, scaled)
     status, out, _ = chooses("--problems", captured(tmp_path, one), "--from", halved)
     assert status == 0 and "to use matmul in all layers of the model:" in out
     assert 'model.set_attn_implementation("eager")' in out
-    own = {"faithful": False, "note": "a score_mod of its own"}
-    away = (problem(512), "transformers flex", 0.1, own)
-    file = captured(tmp_path, one, away)
+    unclear = {"faithful": False, "note": "a score_mod of its own"}
+    file = captured(tmp_path, one, (problem(512), "transformers flex", 0.1, unclear))
     _, out, _ = chooses("--problems", file, "--from", halved)
     assert 'out = attend(q, k, v, mask="causal", scale=0.05)' in out
-    assert "set_attn_implementation(" not in out
-    assert "no line for the whole model: " in out
-    assert "how long its calls take now is not known" in out
-    said = json.loads(chooses("--problems", file, "--from", halved, "--json")[1])
-    assert said["gain"]["sites"][0]["code"][-1].endswith("scale=0.05)")
-    assert said["whole_model"]["lines"] == []
+    assert "set_attn_implementation(" not in out and "no line for the whole model: " in out
+    answer = json.loads(chooses("--problems", file, "--from", halved, "--json")[1])
+    assert answer["gain"]["sites"][0]["code"][-1].endswith("scale=0.05)")
+    assert answer["whole_model"]["lines"] == []
 
 
-def test_a_program_s_answer_is_in_an_engine_s_words(chooses, halved, tmp_path):
-    file = captured(tmp_path, (problem(512, phase="train"), "transformers sdpa", 0.3, {}))
-    words = ("--problems", file, "--from", halved, "--for")
-    _, out, _ = chooses(*words, "transformers")
-    assert 'for transformers, to use matmul: model.set_attn_implementation("eager")' in out
-    assert "import attnbench" not in out
-    _, out, _ = chooses(*words, "diffusers", "--json")
-    engine = json.loads(out)["engine"]
-    assert (engine["lines"], engine["takes"]) == ([], None)
-    assert engine["why"].startswith("diffusers has no matmul. It can take sdpa, 2.00× as long: ")
-
-
-def test_a_sites_figures_are_its_variants_with_half_of_the_margin_on_each_side():
-    times = (("sdpa", 2.0), ("flex", 1.0), ("matmul", 1.01))
-    known = [Candidate(v, "softmax", s, 0.9 * s, 1.1 * s, measured=True) for v, s in times]
-    choice = make_choice(made.problem(512), Wants(), known, margin=0.21)
-    site = site_times("a.py:1", 0.4, "sdpa", choice, off=(0.5, 3.0), inside_s=9.0)
-    assert astuple(site.share) == pytest.approx((0.4, 0.2, 1.0)) and site.inside_s == 9.0
-    assert astuple(site.now_s) == pytest.approx((2.0, 1.8 / 1.1, 2.2 * 1.1))
-    assert (site.takes, site.then_s.value) == ("flex", 1.0)
-    assert site_times("a.py:1", 0.4, "eager", choice).takes == "matmul"  # which ties already
-    away = site_times("a.py:1", None, "of his own", choice)
-    assert (away.share, away.now_s, away.takes) == (None, None, "flex")
-    assert "(of his own) would take is not known: it was not measured" in away.why
-    assert site_times("a.py:1", 0.4, "sdpa", None).why == "nothing was asked of it"
+def test_a_line_that_is_called_with_several_masks_takes_no_variant_for_one_of_them(
+    chooses, halved, tmp_path
+):
+    p = problem(512, phase="train")
+    here = {"site": "model.py:0"}
+    both = (p, "sdpa", 0.3, here), (p.with_(mask=Mask()), "sdpa", 0.3, here)
+    file = captured(tmp_path, *both)
+    _, out, _ = chooses("--problems", file, "--from", halved)
+    assert "nothing to change" in out and "take matmul" not in out
 
 
 def test_a_mask_without_a_name_is_found_in_a_run_whichever_way_its_file_is_spelled(
@@ -323,11 +302,7 @@ def test_a_program_is_answered_with_its_own_number_of_threads(chooses, tmp_path,
 
 def test_what_needs_the_log_sum_exp_takes_no_variant():
     p = problem(512)
-    form = CallForm(
-        "flex compiled",
-        *[TensorForm((1, 4, 512, 64), (131072, 32768, 64, 1), "float32")] * 3,
-        returns="lse",
-    )
+    form = msgspec.structs.replace(FORM, api="flex compiled", returns="lse")
     site = Site(p, "a.py:1", "flex", 9, 1.0, call=form)
     known = [Candidate(v, "softmax", 1.0, 0.9, 1.1, measured=True) for v in ("chunked", "matmul")]
     choice = make_choice(p, Wants(), known, margin=0.05)
@@ -340,7 +315,25 @@ def test_what_needs_the_log_sum_exp_takes_no_variant():
 def test_an_answer_that_can_not_be_checked_by_running_the_program_is_still_given(
     chooses, halved, tmp_path
 ):
-    file = captured(tmp_path, (problem(512, phase="train"), "sdpa", 0.3, {}))
+    file = captured(tmp_path, (problem(512, phase="train"), "eager", 0.3, {}))
     status, out, err = chooses("--problems", file, "--from", halved, "--verify", "--", "python")
     assert status == 1 and "not checked: nothing that is advised can be put in place" in err
     assert "then" in out and "0.50×" in out and "checked:" not in out
+
+
+def test_the_advice_is_checked_by_running_the_program_in_turn_with_it(
+    chooses, halved, tmp_path, monkeypatch
+):
+    advised = []
+
+    def run_program(command, out, *, advice, **more):
+        advised.append(advice and json.loads(advice.read_text()))
+        return 0, SeenCalls(wall_s=1.0 if advice is None else 0.7)
+
+    monkeypatch.setattr("attnbench.models.capture.program.run_program", run_program)
+    file = captured(tmp_path, (problem(512, phase="train"), "sdpa", 0.3, {}))
+    status, out, _ = chooses("--problems", file, "--from", halved, "--verify", "--", "python")
+    assert status == 0 and "at 1 place, the program took 0.70 of its time" in out
+    assert [bool(each) for each in advised] == [False, True] * 3
+    (entry,) = advised[1]["model.py:0"]
+    assert (entry["keys"], entry["variant"], entry["named"]) == (["variant"], "matmul", "causal")

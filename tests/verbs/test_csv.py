@@ -62,7 +62,6 @@ MORE = {
     "two runs": "compare results/box/a results/box/b",
     "commits": "compare base head",
     "calls": "choose --problems calls.json --from results/box/a",
-    "dispatch": "choose --export table.json --from results/box/a",
     "claims": "reproduce --list",
     "kept": f"quality model --from {EVIDENCE.name}",
 }

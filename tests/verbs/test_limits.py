@@ -48,7 +48,7 @@ def test_a_worker_is_told_problem_time_and_seed_and_json_is_what_was_kept(probes
     more = ["--seed", "7", "--threads", "1", "--max-memory", "2MB", "--json"]
     said = limits("einsum", *SMALL, *shape, *more, out=tmp_path)
     problem, question = probes.probed[0]
-    assert problem.slug.endswith("d32 bf16 none forward") and problem.heads == 2
+    assert str(problem).endswith("d32 bf16 none forward") and problem.heads == 2
     assert question["max_time_s"] == 0.1 and question["probe"]["seed"] == 7
     assert question["expected"] == 2 * 2 * problem.kv_len**2 * 2
     assert probes.settings[0][0].threads == 1
@@ -58,7 +58,7 @@ def test_a_worker_is_told_problem_time_and_seed_and_json_is_what_was_kept(probes
 
 def test_batches_are_searched_at_the_length_that_is_given(probes, tmp_path):
     said = limits("topk", *SMALL, "--by", "batch", "--seq", "100", out=tmp_path)
-    assert probes.probed[0][0].slug == "b1 h4/4 n100 d64 f32 causal forward"
+    assert str(probes.probed[0][0]) == "b1 h4/4 n100 d64 f32 causal forward"
     (row,) = kept(tmp_path)[1]["rows"]
     assert row["held"]["size"] <= 50 < row["fails"]["size"] <= 54
     assert "largest" in said.stdout and "batch" in said.stdout

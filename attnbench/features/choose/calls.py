@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from attnbench.answer import paste
 from attnbench.answer.choose_calls import (
+    USES,
     Gain,
-    SiteTimes,
+    ModelCall,
+    SiteGain,
+    WholeModel,
+    for_whole_model,
     gain,
-    priced_times,
-    site_times,
-    variant_of,
+    site_gain,
 )
-from attnbench.answer.engines import EngineAnswer, TimedSite, for_whole_model, in_engine
 from attnbench.answer.mends import Priced, Pricer
-from attnbench.answer.paste import PLAIN, CallDetails, can_serve, find_row, lines
+from attnbench.answer.paste import PLAIN, CallDetails, can_serve, lines
+from attnbench.command.progress import Progress
 from attnbench.command.terminal import say
 from attnbench.core.machine import this_machine
 from attnbench.features.choose import runs, view
 from attnbench.features.choose.verify import Verified, verify
 from attnbench.features.choose.view import site_label
 from attnbench.models.capture.calls import SeenCalls, Site
+from attnbench.report import tidy
 from attnbench.sweep.engine import engine_on
 from attnbench.sweep.start import settings_of
 from impls.errors import CantBeDone
@@ -41,35 +44,35 @@ if TYPE_CHECKING:
 
 RIVALS = 2
 """Variants of the table, at the most, that are held against a call."""
+BY_MODEL = "transformers"
+"""The way in which a call was captured that a model of transformers made."""
+LEAST_SHARE = 0.005
+"""A place that takes less of the time has nothing to gain that anybody would see."""
+A_PLACE_S = 15.0
+"""A guess at the seconds that one place takes."""
 
 
 class ProgramAnswer(NamedTuple):
-    """A program's calls, the table's answer for each problem, and what is gained where.
-
-    ``engine``: in the words of the engine that was asked for; ``whole_model``: one implementation
-    for all layers of a transformers model, or why there is none.
+    """A program's calls, the table's answer for each problem, and what is gained where; with one
+    implementation for all layers of a transformers model, or why there is none.
     """
 
     calls: SeenCalls
     choices: dict[Problem, Choice]
     gained: Gain
-    engine: EngineAnswer | None = None
-    whole_model: EngineAnswer | None = None
+    whole_model: WholeModel | None = None
     verified: Verified | None = None
 
 
 def show_answer(arguments: argparse.Namespace, wants: Wants, table: Table) -> int:
     """``attnbench choose --problems calls.json``, printed."""
-    from attnbench.report import tidy
-
     result = answers(arguments, wants, table)
     if arguments.json:
         choices = result.choices.values()
         plain: dict[str, Any] = {"answers": [{**c.to_dict(), **paste.pasted(c)} for c in choices]}
         plain["gain"] = result.gained.to_dict()
-        for name in ("engine", "whole_model", "verified"):
-            if (part := getattr(result, name)) is not None:
-                plain[name] = part.to_dict()
+        plain["whole_model"] = msgspec.to_builtins(result.whole_model)
+        plain["verified"] = result.verified and result.verified.to_dict()
         print(json.dumps(plain))
     elif arguments.csv:
         tidy.show(view.site_rows(result.calls, result.choices, result.gained))
@@ -80,7 +83,7 @@ def show_answer(arguments: argparse.Namespace, wants: Wants, table: Table) -> in
 
 
 def answers(arguments: argparse.Namespace, wants: Wants, table: Table) -> ProgramAnswer:
-    """What to change in a program; raises CantBeDone where no call can be put as a problem."""
+    """The changes of a program; raises CantBeDone where no call can be put as a problem."""
     calls = arguments.problems
     if not isinstance(calls, SeenCalls):
         calls = SeenCalls.read(Path(calls))
@@ -93,100 +96,86 @@ def answers(arguments: argparse.Namespace, wants: Wants, table: Table) -> Progra
     if arguments.threads is None:  # as many as the program had
         arguments.threads = calls.header.get("torch_threads")
     choices = {p: runs.answer(arguments, p, wants, table) for p in calls.problems()}
-    priced = _priced(arguments, calls, choices, table)
+    priced = _prices(arguments, calls, choices, table)
+    gains = [_site_gain(calls, site, priced.get(n)) for n, site in enumerate(calls.sites)]
+    gained = gain(gains, "a step" if calls.step_share is not None else "the program's time")
     tables = arguments.table or ()
-    times = [_times(calls, s, choices, priced.get(n), tables) for n, s in enumerate(calls.sites)]
-    gained = gain(times, "a step" if calls.step_share is not None else "the program's time")
-    places = [
-        _timed(s, choices.get(s.problem) if s.faithful else None, each, priced.get(n))
-        for n, (s, each) in enumerate(zip(calls.sites, times, strict=True))
-    ]
-    of_a_model = [p for p, s in zip(places, calls.sites, strict=True) if BY_MODEL in s.via]
-    result = ProgramAnswer(
-        calls,
-        choices,
-        gained,
-        in_engine(arguments.engine, places, tables) if arguments.engine else None,
-        for_whole_model(of_a_model, tables) if of_a_model else None,
-    )
+    of_a_model = [_model_call(s, choices.get(s.problem)) for s in calls.sites if BY_MODEL in s.via]
+    whole_model = for_whole_model(of_a_model, tables) if of_a_model else None
+    result = ProgramAnswer(calls, choices, gained, whole_model)
     if not arguments.verify:
         return result
     advised = [(calls.sites[n], each) for n, each in priced.items() if each.gains]
     try:
-        return result._replace(verified=verify(arguments.program, advised, tables, say))
+        return result._replace(verified=verify(arguments.program, advised, tables))
     except CantBeDone as error:  # the answer stands, unchecked
         say(f"not checked: {error}")
         return result
 
 
-BY_MODEL = "transformers"
-"""How a call was captured that a model of transformers made."""
+def _site_gain(calls: SeenCalls, site: Site, priced: Priced | None) -> SiteGain:
+    """A place's share of a step, and its call now and then."""
+    label, share = site_label(site), calls.share_of(site)
+    if site.call is None or priced is None:
+        why = "" if site.faithful else site.note
+        if (site.share or 1.0) < LEAST_SHARE:
+            why = "it takes too little to gain anything"
+        return SiteGain(label, share, site.via, why=why)
+    return site_gain(label, share, site.call, priced, calls.a_call_s(site))
 
 
-def _timed(site: Site, choice: Choice | None, times: SiteTimes, priced: Priced | None) -> TimedSite:
-    """What is known of the variants at a place, for an engine that takes one for all."""
-    ranking = choice.ranking if choice else None
-    timed = ranking.by_name if ranking else {}
-    uses = variant_of(site.via)
-    takes = times.takes if times.takes in timed else uses
-    if priced is not None and "sdpa" in priced.keys:
-        takes = "sdpa"
-    details = details_of(site)
-    return TimedSite(
-        site_label(site), site.problem, timed, takes, uses, details, site.calls, site.new_masks or 1
-    )
+def _model_call(site: Site, choice: Choice | None) -> ModelCall:
+    """A place in a model with what was measured of the variants there."""
+    ranking = choice.ranking if choice and site.faithful else None
+    timed = {n: c for n, c in ranking.by_name.items() if c.measured} if ranking else {}
+    uses = next((name for word, name in USES.items() if word in site.via), "")
+    setups, details = site.new_masks or 1, details_of(site)
+    return ModelCall(site_label(site), timed, uses, site.calls, setups, details)
 
 
 def details_of(site: Site) -> CallDetails:
-    """What a call asks for beside its problem."""
+    """Demands of a call beside its problem."""
     form = site.call
     if form is None:
         return CallDetails.of(site.problem, site.scale) if site.scale else PLAIN
-    read = "" if form.unread else form.returns
-    more = {"returns_lse": read == "lse", "returns_weights": read == "weights"}
-    return CallDetails.of(site.problem, form.scale, dropout=form.dropout, **more)
+    returns = "" if form.unread else form.returns
+    return CallDetails.of(site.problem, form.scale, dropout=form.dropout, returns=returns)
 
 
-def _priced(
+def _prices(
     arguments: argparse.Namespace, calls: SeenCalls, choices: Mapping[Problem, Choice], table: Table
 ) -> dict[int, Priced]:
-    """What would be faster at each place, by the place's number."""
-    from attnbench.command.progress import Progress
-
-    some = [(n, s, s.call) for n, s in enumerate(calls.sites) if s.problem in choices]
+    """The faster form of each place, by the place's number."""
+    some = [
+        (number, site, site.call)
+        for number, site in enumerate(calls.sites)
+        if site.faithful and site.call is not None and (site.share or 1.0) >= LEAST_SHARE
+    ]
     prices: dict[int, Priced] = {}
-    settings = settings_of(arguments, this_machine())
     device = next(iter(choices)).device
-    with engine_on(device, settings) as engine, Progress() as progress:
+    tables = arguments.table or []
+    with (
+        engine_on(device, settings_of(arguments, this_machine())) as engine,
+        Progress() as progress,
+    ):
         progress.expect([A_PLACE_S] * len(some))
         for number, site, form in some:
             progress.step(site.site)
-            if form is None or not site.faithful or (site.share or 1.0) < LEAST_SHARE:
-                continue
-            others = calls.others_at(site)
-            pricer = Pricer(engine, site.problem, form, others)
+            others, problem = calls.others_at(site), site.problem
+            pricer = Pricer(engine, problem, form, others)
             prices[number] = pricer.price()
-            how = {
-                "tables": arguments.table or [],
-                "by_model": BY_MODEL in site.via,
-                "calls_a_mask": round(site.calls / site.new_masks) if site.new_masks else 0,
-            }
-            trains = calls.step_s is not None
-            if any(p.mask != site.problem.mask for _, p in others if p.q_len == site.problem.q_len):
+            if any(p.mask != problem.mask for _, p in others if p.q_len == problem.q_len):
                 continue  # a line for this mask would be wrong for the others
-            if rivals := _rivals(choices[site.problem], site, table, trains=trains):
+            trains = calls.step_s is not None
+            if rivals := _rivals(choices[problem], site, table, trains=trains):
+                by_model = BY_MODEL in site.via
+                a_mask = round(site.calls / site.new_masks) if site.new_masks else 0
+                how = {"tables": tables, "by_model": by_model, "calls_a_mask": a_mask}
                 best = pricer.best_variant(rivals, prices[number], **how)
-                if best is not prices[number]:
-                    tables = arguments.table or ()
-                    code = lines(best.keys[0], site.problem, details_of(site), tables)
+                if best.variant:
+                    code = lines(best.variant, problem, details_of(site), tables)
                     prices[number] = replace(best, code=tuple(code))
     return prices
-
-
-LEAST_SHARE = 0.005
-"""A place that takes less of the time has nothing to gain that anybody would see."""
-A_PLACE_S = 15.0
-"""A guess at the seconds that one place takes."""
 
 
 def _rivals(choice: Choice, site: Site, table: Table, *, trains: bool) -> list[str]:
@@ -206,29 +195,3 @@ def _rivals(choice: Choice, site: Site, table: Table, *, trains: bool) -> list[s
         if not c.variant.startswith(own) and pays and can_serve(row, details) is None:
             rows.append(c.variant)
     return rows[:RIVALS]
-
-
-def _times(
-    calls: SeenCalls,
-    site: Site,
-    choices: Mapping[Problem, Choice],
-    priced: Priced | None,
-    tables: Sequence[str],
-) -> SiteTimes:
-    """A place's share of a step, and its call now and then."""
-    name = site_label(site)
-    more: dict[str, Any] = {"off": calls.off, "inside_s": calls.a_call_s(site)}
-    if site.call is not None and priced is not None:
-        return priced_times(name, site.share, site.call, priced, **more)
-    if site.call is not None and (site.share or 1.0) < LEAST_SHARE:
-        return SiteTimes(name, None, site.via, None, why="it takes too little to gain anything")
-    choice = choices.get(site.problem) if site.faithful else None
-    why = "" if site.faithful else site.note
-    times = site_times(name, site.share, site.via, choice, **more, why=why)
-    if times.ratio is None:
-        return times
-    details = details_of(site)
-    if (refusal := can_serve(find_row(times.takes, tables), details)) is not None:
-        return dataclasses.replace(times, takes="", then_s=None, why=refusal)
-    code = lines(times.takes, site.problem, details, tables)
-    return dataclasses.replace(times, code=tuple(code))

@@ -7,8 +7,7 @@ there.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,20 +15,21 @@ from typing import TYPE_CHECKING, Any
 from attnbench.answer.choose import choose
 from attnbench.answer.dispatch_table import (
     PHASES,
+    SAME,
     DispatchEntry,
     DispatchTable,
     Range,
     made_of,
 )
+from attnbench.answer.regimes import line_of
 from attnbench.answer.standings import equal_at
 from attnbench.command.terminal import say
 from attnbench.core.disk import StoreError
 from attnbench.core.record import FINDINGS, PROTOCOL, Record
 from attnbench.core.store import find_runs, named_run, read_header, read_records
 from attnbench.features.choose.runs import measured_here
-from attnbench.report import tidy
 from impls.errors import CantBeDone
-from impls.problem import INPUTS, Problem
+from impls.problem import Problem
 
 if TYPE_CHECKING:
     import argparse
@@ -62,28 +62,11 @@ def export(arguments: argparse.Namespace, wants: Wants, table: Table) -> int:
         )
     result = table_of(runs[0], wants, table)
     result.write(arguments.export)
-    if arguments.json:
-        print(json.dumps(result.to_dict()))
-        return 0
-    if arguments.csv:
-        tidy.show(_rows(result))
-        return 0
-    kinds, ranges = len(result.entries), sum(len(entry.ranges) for entry in result.entries)
-    say(f"from {runs[0]}: kinds of call: {kinds}; ranges of lengths: {ranges}")
+    ranges = sum(len(entry.ranges) for entry in result.entries)
+    say(f"from {runs[0]}: kinds of call: {len(result.entries)}; ranges of lengths: {ranges}")
     print(arguments.export)
     print(f'use it:  attend = attnbench.dispatch("{arguments.export}")')
     return 0
-
-
-def _rows(table: DispatchTable) -> Iterator[tidy.Row]:
-    """A row a range of lengths of a kind of call, and the variant that takes it."""
-    names = ("phase", "mask", "dtype", "heads", "kv_heads", "head_dim", "v_head_dim")
-    for entry in table.entries:
-        about = {name: getattr(entry, name) for name in names}
-        about |= {"first_batch": entry.batch[0], "last_batch": entry.batch[1]}
-        for each in entry.ranges:
-            ends = {"first_seq": each.first, "last_seq": each.last, "queries": each.queries}
-            yield {"variant": each.variant, **about, **ends}
 
 
 # ---- who takes which lengths ---------------------------------------------------------------------
@@ -105,16 +88,15 @@ def table_of(run: Path, wants: Wants, rows: Table) -> DispatchTable:
     core = read_records(run, lambda problem: problem.level == "core")
     records = [s for s in core if s.ranks is None]
     records = [s for s in records if s.problem.inputs == "normal" or s.status in FINDINGS]
-    made = made_of(header) | {"inputs": list(INPUTS)}
+    made = made_of(header)
     groups: dict[Any, list[Record]] = {}
     for each in records:
         p = each.problem
-        queries = "same" if p.q_len == p.kv_len and p.phase != "decode" else p.q_len
-        if str(p.mask) in MASKS and p.phase in PHASES and p.device.split(":")[0] == made["device"]:
-            one = p.with_(q_len=1, kv_len=1, mask=type(p.mask)(), inputs="normal")
-            groups.setdefault((one, str(p.mask), queries), []).append(each)
+        if str(p.mask) in MASKS and p.phase in PHASES and p.device.split(":")[0] == made.device:
+            key = line_of(p.with_(inputs="normal")), str(p.mask)
+            groups.setdefault(key, []).append(each)
     entries: list[DispatchEntry] = []
-    for (_, _, queries), alike in groups.items():
+    for ((_, _, queries), _), alike in groups.items():
         timed = dict.fromkeys(s.problem for s in alike if s.time is not None)
         led = [
             (p, choose(alike, p, wants, rows).ranking)
@@ -122,25 +104,21 @@ def table_of(run: Path, wants: Wants, rows: Table) -> DispatchTable:
         ]
         for answered, row in groupby(led, key=lambda each: each[1] is not None):
             if answered:  # a length without an answer ends a row
-                entries.append(_entry([(p, r) for p, r in row if r], queries))
+                entries.append(_entry([(p, r) for p, r in row if r], queries or SAME))
     if not entries:
         raise StoreError(
             f"{run} holds nothing for a dispatch table: no exact variant with a time on a problem "
             f"of level core with the mask {' or '.join(MASKS)}"
         )
-    return DispatchTable(made, entries=tuple(entries))
+    return DispatchTable(made, tuple(entries))
 
 
 def _entry(row: Sequence[tuple[Problem, Ranking]], queries: Any) -> DispatchEntry:
     """One variant a length; a leader stays for as long as it ties with the others."""
-    leaders = [[n for c in (r.winner, *r.equal) for n in c.names] for _, r in row]
     names: list[str] = []
-    for at, some in enumerate(leaders):
-        if names and names[-1] in some:
-            names.append(names[-1])
-            continue
-        lasts = {name: [name in each for each in (*leaders[at:], ())].index(False) for name in some}
-        names.append(max(lasts, key=lasts.__getitem__))
+    for _, r in row:
+        leaders = [name for c in (r.winner, *r.equal) for name in c.names]
+        names.append(names[-1] if names and names[-1] in leaders else leaders[0])
     first = row[0][0]
     starts = [(first.kv_len, names[0])]
     for ends, (before, after) in zip(pairwise(row), pairwise(names), strict=True):

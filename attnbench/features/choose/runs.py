@@ -14,7 +14,7 @@ from attnbench.command.progress import Progress
 from attnbench.command.terminal import say
 from attnbench.core.disk import StoreError, short, table_words
 from attnbench.core.format import first_few, size
-from attnbench.core.machine import pace, this_machine, why_not
+from attnbench.core.machine import this_machine, why_not
 from attnbench.core.record import PROTOCOL
 from attnbench.core.store import find_runs, named_run, read_header, read_records, some_runs
 from attnbench.core.tuned import TunedOptions
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from impls import Table
 
 ALIKE = ("phase", "dtype", "inputs", "level", "device")
-"""What a record must share with a problem to say anything about it."""
+"""Fields that a record must share with a problem to say anything about it."""
 MOST_NAMES = 4
 """So many of the variants that a run lacks are named."""
 NEWEST = 12
@@ -69,13 +69,11 @@ def from_run(
     problem: Problem,
     wants: Wants,
     table: Table,
-    contest: Mapping[str, Any] | None = None,
     tuned: TunedOptions | None = None,
 ) -> Choice:
-    """What one run says; raises StoreError where it can't be read, or has another protocol.
+    """The choice of one run; raises StoreError where it can't be read, or has another protocol.
 
-    ``contest``: how it was made, where its header does not have it yet. ``tuned``: the options
-    that hold now; a record of a variant that was tuned otherwise is left out.
+    ``tuned``: the options that hold now; records of variants with others are left out.
     """
     header = read_header(run)
     if header.get("protocol") != PROTOCOL:
@@ -83,7 +81,7 @@ def from_run(
             f"{run} was measured with protocol {header.get('protocol')} and this attnbench has "
             f"{PROTOCOL}: measure it again"
         )
-    contest = contest or header.get("contest") or {}
+    contest = header.get("contest") or {}
     if contest.get("problem") != problem.to_dict():
         contest = {}
     records = read_records(run, lambda p: all(getattr(p, x) == getattr(problem, x) for x in ALIKE))
@@ -130,7 +128,7 @@ def best_of(paths: Sequence[Path], problem: Problem, wants: Wants, table: Table)
 def first_answer(
     runs: Iterable[Path], problem: Problem, wants: Wants, table: Table
 ) -> Choice | None:
-    """Of the runs that lack no variant that could win here: the choice of the first that measured
+    """The choice, of the runs that lack no variant that could win here, of the first that measured
     the problem itself, else of the first that has an answer. Names a run that is passed over.
     """
     predicted: Choice | None = None
@@ -144,15 +142,16 @@ def first_answer(
             continue
         absent = [e.variant for e in choice.excluded if e.why is Why.ABSENT]
         missing = [x for x in absent if why_not(table.rows[x], this_machine()) is None]
-        if not missing and choice.ranking.winner.measured:
+        measured = choice.ranking.winner.measured
+        if measured and not missing:
             return choice
-        if not missing:
-            predicted = predicted or choice
-        elif choice.ranking.winner.measured:
+        if measured:
             say(
                 f"not from {run}, which measured this without {first_few(missing, MOST_NAMES)}, "
                 f"which may be faster; to use it anyway: --from {run}"
             )
+        elif not missing:
+            predicted = predicted or choice
     return predicted
 
 
@@ -165,26 +164,29 @@ def measured_here(out: Path, threads: int | None, tables: Sequence[str] = ()) ->
     machine = this_machine()
     if not (out / machine.name).is_dir():
         return
-
-    def facts(protocol: Any, tables: Sequence[str], threads: Any, of: Mapping[str, Any]) -> Any:
-        """What must be the same for times to hold."""
-        versions = of.get("versions") or {}
-        machine = [*(of.get(x) for x in ("cpu", "cores", "torch_cuda")), list(of.get("gpus") or ())]
-        alike = [versions.get("torch"), versions.get("triton"), list(map(short, tables))]
-        return protocol, threads, machine, alike
-
-    files_now = [str(Path(table).resolve()) for table in tables]
-    now = facts(PROTOCOL, files_now, threads or machine.threads, machine.to_dict())
+    settings = {"threads": threads or machine.threads}
+    now: dict[str, Any] = {"protocol": PROTOCOL, "machine": machine.to_dict(), "settings": settings}
+    now["tables"] = [str(Path(table).resolve()) for table in tables]
     for run in sorted(find_runs([out / machine.name]), reverse=True)[:NEWEST]:
         try:
             header = read_header(run)
         except StoreError:
             continue
-        used = (header.get("settings") or {}).get("threads")
-        of, files = header.get("machine") or {}, header.get("tables", [])
-        same = facts(header.get("protocol"), files, used, of) == now
-        if same and "legs" not in header:
+        if "legs" not in header and _circumstances(header) == _circumstances(now):
             yield run
+
+
+def _circumstances(header: Mapping[str, Any]) -> list[Any]:
+    """All that must be the same for times to hold."""
+    machine, settings = header.get("machine") or {}, header.get("settings") or {}
+    versions = machine.get("versions") or {}
+    return [
+        *(header.get("protocol"), settings.get("threads")),
+        list(map(short, header.get("tables", []))),
+        *(versions.get(name) for name in ("torch", "triton")),
+        *(machine.get(name) for name in ("cpu", "cores", "torch_cuda")),
+        list(machine.get("gpus") or ()),
+    ]
 
 
 # ---- a new run -----------------------------------------------------------------------------------
@@ -207,23 +209,22 @@ def measured(problem: Problem, wants: Wants, table: Table, arguments: Namespace)
     contest: dict[str, Any] = {"problem": problem.to_dict(), "too_large": too_large}
     if (less := compare.shorter(plan)) is not None:
         say(f"first a shorter sequence, {less}, to see who could win")
-        scout = _run(names, less, SCOUT_S, arguments, pairs=False)
+        scout = _run(names, less, SCOUT_S, arguments)
         names, behind = compare.hopeful(scout.folder.stored.records)
         contest |= {"shorter": str(less), "behind": behind}
     if not names:
         return make_choice(problem, wants, _left_out(contest, wants), margin=MARGIN)
-    run = _run(names, problem, SAMPLING_S, arguments, pairs=True)
-    choice = from_run(run.folder.path, problem, wants, table, contest)
-    pairs = _pairs(choice, run)
-    run.folder.header["contest"] = contest | {"pairs": [pair.to_dict() for pair in pairs]}
+    run = _run(names, problem, SAMPLING_S, arguments)
+    run.folder.header["contest"] = contest
     run.folder.save_header()
-    return settle(choice, pairs)
+    pairs = _pairs(from_run(run.folder.path, problem, wants, table), run)
+    contest["pairs"] = [pair.to_dict() for pair in pairs]
+    run.folder.save_header()
+    return from_run(run.folder.path, problem, wants, table)
 
 
-def _run(
-    names: Sequence[str], problem: Problem, budget_s: float, arguments: Namespace, *, pairs: bool
-) -> Run:
-    """A run of some variants on one problem, kept like any other; ``pairs`` come after it."""
+def _run(names: Sequence[str], problem: Problem, budget_s: float, arguments: Namespace) -> Run:
+    """A run of some variants on one problem, kept like any other."""
     run = start.begin(
         names,
         grid_of([problem], "one problem").with_(budget=budget_s),
@@ -234,9 +235,7 @@ def _run(
         problems=[problem],
         command=getattr(arguments, "command", None),
     )
-    cells, about_s = run.plan.to_run, run.about_s
-    about_s += compare.contest_s(cells[0], this_machine()) if cells and pairs else 0.0
-    say(f"{run.plan.sentence(about_s)}; records go to {run.folder.path}")
+    say(f"{run.plan.sentence(run.about_s)}; records go to {run.folder.path}")
     for note in run.plan.tuned_notes():
         say(note)
 
@@ -263,10 +262,6 @@ def _pairs(choice: Choice, run: Run) -> list[ContestResult]:
     say(f"in pairs: {', '.join(near)}")
     cells = {c.variant.label: c for c in run.plan.to_run}
     some, seconds = [cells[name] for name in near], choice.ranking.winner.median_s
-    guesses = [
-        compare.pairs_guess_s(cell, some[0], this_machine(), compare.PAIRS_S) for cell in some[1:]
-    ]
-    guesses[0] += compare.CONTEST_S * pace()
     with engine_on(choice.problem.device, run.settings) as engine, Progress() as progress:
-        progress.expect(guesses)
+        progress.expect([compare.PAIRS_S] * (len(some) - 1))
         return compare.in_pairs(some, seconds, engine, run.folder.header, say, progress.step)

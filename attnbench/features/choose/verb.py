@@ -14,14 +14,9 @@ if TYPE_CHECKING:
     import argparse
 
     from attnbench.answer.choose import Choice, Wants
-    from attnbench.answer.engines import EngineAnswer
     from attnbench.features.choose.calls import ProgramAnswer
     from impls import Table
     from impls.problem import Problem
-
-
-class NoProblem(CantBeDone):
-    """The words on the command line are not one problem."""
 
 
 def choose(args: argparse.Namespace) -> int:
@@ -41,14 +36,12 @@ def choose(args: argparse.Namespace) -> int:
 
         return show_answer(args, wants, table)
     choice = runs.answer(args, _one_problem(args), wants, table)
-    engine = _in_engine(args, choice)
     if args.json:
-        values = {**choice.to_dict(), **paste.pasted(choice)}
-        print(json.dumps(values | ({"engine": engine.to_dict()} if engine else {})))
+        print(json.dumps({**choice.to_dict(), **paste.pasted(choice)}))
     elif args.csv:
         tidy.show(view.rows(choice))
     else:
-        view.show(choice, engine)
+        view.show(choice)
     return int(choice.ranking is None)
 
 
@@ -60,53 +53,40 @@ def answer(args: argparse.Namespace) -> Choice:
 
 
 def _wants(args: argparse.Namespace) -> tuple[Wants, Table]:
-    """What will do, and the table; raises :class:`NoProblem` for options that contradict."""
+    """The limits and the table; raises CantBeDone for options that contradict."""
     import impls
     from attnbench.answer.choose import Wants
 
-    wants = Wants.of(
-        exact=args.exact,
-        allow=args.allow or (),
-        max_memory=args.max_memory,
-        max_error=args.max_error,
-    )
+    wants = Wants(args.max_memory, args.max_error, tuple(dict.fromkeys(args.allow or ())))
     table = impls.table(args.table)
     _refuse_contradictions(args)
     return wants, table
 
 
-def _in_engine(args: argparse.Namespace, choice: Choice) -> EngineAnswer | None:
-    """The answer in the words of the engine that was asked for, if one was."""
-    from attnbench.answer.engines import TimedSite, in_engine
-
-    if not args.engine or choice.ranking is None:
-        return None
-    ranking = choice.ranking
-    site = TimedSite(str(choice.problem), choice.problem, ranking.by_name, ranking.winner.variant)
-    return in_engine(args.engine, [site], args.table)
-
-
 def _refuse_contradictions(args: argparse.Namespace) -> None:
-    """Raise :class:`NoProblem` for options that would be ignored."""
+    """Raise CantBeDone for options that would be ignored."""
     if args.source and args.measure:
-        raise NoProblem("--from answers from runs and --measure measures: leave one of them out")
+        raise CantBeDone("--from answers from runs and --measure measures: leave one of them out")
     if args.source and args.threads:
-        raise NoProblem("--threads conflicts with --from: a run has its own; leave one of them out")
+        raise CantBeDone(
+            "--threads conflicts with --from: a run has its own; leave one of them out"
+        )
     beside = ["--" + name.replace("_", "-") for name in arguments.grid_changes(args)]
     if args.verify != bool(args.program) or (args.verify and args.problems is None):
-        raise NoProblem(
+        raise CantBeDone(
             "--verify runs a program whose calls were captured: attnbench choose --problems "
             "calls.json --verify -- python train.py"
         )
     if args.export is not None:
-        beside += [f"--{name}" for name in ("problems", "measure") if getattr(args, name)]
-        beside += ["--for"] if args.engine else []
+        beside += [
+            f"--{name}" for name in ("problems", "measure", "json", "csv") if getattr(args, name)
+        ]
         if beside:
-            raise NoProblem(
+            raise CantBeDone(
                 f"--export takes all that a run measured: leave {', '.join(beside)} out"
             )
     elif args.problems is not None and beside:
-        raise NoProblem(f"--problems says what is asked about: leave {', '.join(beside)} out")
+        raise CantBeDone(f"--problems says what is asked about: leave {', '.join(beside)} out")
 
 
 def _one_problem(args: argparse.Namespace) -> Problem:
@@ -116,21 +96,21 @@ def _one_problem(args: argparse.Namespace) -> Problem:
 
     changes = arguments.grid_changes(args)
     if "seq" not in changes:
-        raise NoProblem(
+        raise CantBeDone(
             "choose answers for a problem: say --seq at the least, such as --seq 4096, or give "
             "--problems calls.json as 'attnbench capture' wrote it"
         )
     several = [name for name, x in changes.items() if isinstance(x, tuple) and len(x) > 1]
     if several:
         options = ", ".join("--" + name.replace("_", "-") for name in several)
-        raise NoProblem(f"choose answers for one problem, and {options} has several values")
+        raise CantBeDone(f"choose answers for one problem, and {options} has several values")
     start = one_problem(args.device or this_machine().devices[-1])
     (problem,) = problems(start.with_(**changes), args.level or ("core",))
     return problem
 
 
 def answer_calls(args: argparse.Namespace) -> ProgramAnswer:
-    """What to change in a captured program; raises CantBeDone where there can be no answer."""
+    """The changes of a captured program; raises CantBeDone where there can be no answer."""
     from attnbench.features.choose.calls import answers
 
     return answers(args, *_wants(args))

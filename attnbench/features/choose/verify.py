@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from attnbench.answer.mends import backend_order
+from attnbench.command.terminal import say
 from attnbench.core.format import counted
 from impls.errors import CantBeDone
 from impls.masks import OF_DATA
@@ -21,15 +22,12 @@ if TYPE_CHECKING:
     from attnbench.models.capture.calls import SeenCalls, Site
 
 PAIRS = 3
-FROM_OUTSIDE = {
-    "drop_mask", "is_causal", "boolean_mask", "enable_gqa", "contiguous", "four_axes", "mask_axes",
-    "one_head", "detach_mask", "backend", "no_grad", "need_weights",
-}  # fmt: skip
-"""Mends that can be put in place while a program runs."""
+FROM_OUTSIDE = ("sdpa", "mha")
+"""Functions of torch whose calls can be changed while a program runs, in every way of a mend."""
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """What the program took with the advice in place, of its time without."""
+    """The time of the program with the advice in place, of its time without."""
 
     ratio: float
     ratios: tuple[float, ...]
@@ -39,7 +37,7 @@ class Verified(msgspec.Struct, frozen=True):
     """Places where the advice can't be put in place from outside."""
 
     def sentence(self) -> str:
-        """What was seen, and what was not tried."""
+        """The result, and the places that were not tried."""
         low, high = min(self.ratios), max(self.ratios)
         where = counted(self.places, "place")
         text = (
@@ -61,37 +59,30 @@ def verify(
     command: Sequence[str],
     advised: Iterable[tuple[Site, Priced]],
     tables: Sequence[str],
-    say: Callable[[str], None],
 ) -> Verified:
     """Run the program with the advice in place; raises CantBeDone where none can be."""
     places: dict[str, list[dict[str, Any]]] = {}
     left: list[str] = []
     for site, priced in advised:
-        variant = priced.variant
-        keys = ["variant"] if variant else list(priced.keys)
-        if (not variant and not FROM_OUTSIDE.issuperset(keys)) or site.via not in ("sdpa", "mha"):
+        if site.via not in FROM_OUTSIDE:
             left.append(site.site)
             continue
         mask = site.problem.mask
         places.setdefault(site.site, []).append(
             {
-                "keys": keys,
-                "mask": "" if mask.plain and "drop_mask" not in keys else str(mask),
+                "keys": ["variant"] if priced.variant else list(priced.keys),
+                "mask": "" if mask.plain and "drop_mask" not in priced.keys else str(mask),
                 "repeated": site.call.repeated if site.call else 1,
-                "variant": variant,
+                "variant": priced.variant,
                 "backends": backend_order(priced.form) if priced.form else [],
                 "tables": list(tables),
                 "named": str(mask) if OF_DATA.isdisjoint(mask.kinds) else "",
             }
         )
     if not places:
-        where = (
-            f"; change these places yourself and time it: {'; '.join(dict.fromkeys(left))}"
-            if left
-            else ""
-        )
         raise CantBeDone(
-            f"nothing that is advised can be put in place from outside of the program{where}"
+            "nothing that is advised can be put in place from outside of the program; change "
+            f"{'; '.join(dict.fromkeys(left)) or 'it'} yourself and time it"
         )
     with tempfile.TemporaryDirectory(prefix="attnbench-verify-") as folder:
         file = Path(folder) / "advice.json"

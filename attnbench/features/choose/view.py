@@ -11,7 +11,7 @@ from attnbench.answer import paste
 from attnbench.answer.choose import Choice, Why
 from attnbench.answer.ranking import EXACT
 from attnbench.core import format
-from attnbench.core.format import counted, duration, first_few, ms, ratio, size
+from attnbench.core.format import duration, first_few, ms, ratio, size
 from attnbench.report import tidy
 from attnbench.report.tables import FAINT, GOOD, Styled, Table, columns, console
 from attnbench.report.tables import show as show_table
@@ -19,8 +19,7 @@ from attnbench.report.tables import show as show_table
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from attnbench.answer.choose_calls import Gain, SiteTimes
-    from attnbench.answer.engines import EngineAnswer
+    from attnbench.answer.choose_calls import Gain, SiteGain
     from attnbench.answer.ranking import Ranking
     from attnbench.features.choose.calls import ProgramAnswer
     from attnbench.models.capture.calls import SeenCalls, Site
@@ -31,47 +30,41 @@ NAMES = 8
 """So many variants are named to a reason; the rest are counted."""
 LEFT_OUT = "left out"
 BRIEF = (Why.COMPUTES, Why.SUPPORT)
-"""Why most are out: each reason once would be a line a variant."""
+"""Reasons why most are out: each reason once would be a line a variant."""
 
 
-def show(choice: Choice, engine: EngineAnswer | None = None) -> None:
-    """``choose``: one problem's answer, with what to paste; in an engine's words, if it has any."""
+def show(choice: Choice) -> None:
+    """``choose``: one problem's answer, with what to paste."""
     out, r = console(), choice.ranking
     out.print(escape(choice.sentence()), style=f"bold {GOOD}" if r else "bold")
-    if r is None and choice.source:
-        out.print(escape(f"looked at: {choice.source}"))
     if r is not None:
         for line in _beside(choice, r):
             out.print(escape(line))
         out.print()
         _candidates(r)
+    elif choice.source:
+        out.print(escape(f"looked at: {choice.source}"))
     for line in _left_out(choice):
         out.print(escape(line), style=FAINT)
     if r is not None:
         pasted = paste.pasted(choice)
-        if engine is None:
-            _paste("to use it:", pasted["code"])
-            _paste("or in a model of transformers, for all of its calls:", pasted["transformers"])
-        else:
-            _show_engine(engine)
+        _paste("to use it:", pasted["code"])
+        _paste("or in a model of transformers, for all of its calls:", pasted["transformers"])
         _paste("what proves it:", [pasted["proof"]])
 
 
 def _beside(choice: Choice, ranking: Ranking) -> Iterator[str]:
-    """What must be known besides: what it costs once, what it is off by, what it rests on."""
-    w, other = ranking.winner, ranking.runner_up
+    """Notes on the winner: what it costs once, what it is off by, what it rests on."""
+    w = ranking.winner
     if choice.source:
         yield f"from {choice.source}"
     if not w.measured:
         yield (
-            "predicted from the run's other problems: nine of ten such times lie in their "
-            "interval; --measure measures it"
+            "predicted from the lengths around it: nine of ten such times lie in their interval; "
+            "--measure measures it"
         )
     if w.setup_s is not None:
-        paid = ""
-        if other and (after := choice.pays_after):
-            paid = f"; against {other.variant} that has paid after {counted(after, 'call')}"
-        yield f"setup: {duration(w.setup_s)}{paid}"
+        yield f"setup: {duration(w.setup_s)}"
     if w.error is not None:
         fidelity = "" if w.skill is None else f"; {format.percent(w.skill)} fidelity to softmax"
         where = "" if w.measured else ", at the worst where it was checked: not on this problem"
@@ -152,13 +145,9 @@ def show_calls(answer: ProgramAnswer) -> None:
     if answer.verified is not None:
         out.print(escape(answer.verified.sentence()), style="bold")
     for site in gained.sites:
-        proof = proofs.get(site.takes)
-        _show_site(site, gained.of, proof, code=answer.engine is None)
-    if answer.engine is not None:
-        _show_engine(answer.engine)
-    elif (whole := answer.whole_model) is not None:
-        title = f"to use {whole.variant} in all layers of the model:"
-        _paste(title, whole.lines)
+        _show_site(site, gained.of, proofs.get(site.takes))
+    if (whole := answer.whole_model) is not None:
+        _paste(f"to use {whole.variant} in all layers of the model:", whole.lines)
         if not whole.lines:
             out.print(escape(f"\nno line for the whole model: {whole.why}"))
     out.print("\nof each problem alone:", style=FAINT)
@@ -166,32 +155,23 @@ def show_calls(answer: ProgramAnswer) -> None:
         out.print(escape(choice.sentence()), style=FAINT)
 
 
-def _show_site(site: SiteTimes, of: str, proof: str | None, *, code: bool) -> None:
+def _show_site(site: SiteGain, of: str, proof: str | None) -> None:
     """A place: its share, its call as it is made, and what to change or why nothing."""
     out = console()
     share = "" if site.share is None else f", {format.percent(site.share.value)} of {of}"
     out.print(escape(f"\n{site.site}{share}"), style="bold")
     inside = "" if site.inside_s is None else f"; {duration(site.inside_s)} in the program"
-    now = "" if site.now_s is None else f"{duration(site.now_s.value)} a call{inside}: "
+    now = "" if site.now_s is None else f"{duration(site.now_s)} a call{inside}: "
     out.print(escape(f"  now   {now}{site.uses}"))
-    if (r := site.ratio) is None or site.then_s is None:
-        if why := site.unchanged():
-            out.print(escape(f"  {why}"), style=FAINT)
+    if site.ratio is None or site.then_s is None:
+        out.print(escape(f"  {site.unchanged()}"), style=FAINT)
         return
-    times = format.ratio_interval(r.value, r.low, r.high)
-    change = "; ".join(site.mend) or site.takes
-    then = f"  then  {duration(site.then_s.value)}, {times} of it: {change}"
+    change = "; ".join(site.mend)
+    then = f"  then  {duration(site.then_s)}, {site.ratio} of it: {change}"
     out.print(escape(then), style=GOOD)
-    if code:
-        _paste("", site.code)
+    _paste("", site.code)
     if proof is not None:
         _paste("    what proves it:", [proof], above="")
-
-
-def _show_engine(engine: EngineAnswer) -> None:
-    _paste(f"for {engine.engine}, to use {engine.variant}:", engine.lines)
-    if engine.why:
-        console().print(escape(f"\nfor {engine.engine}: {engine.why}"), soft_wrap=True)
 
 
 def _paste(title: str, lines: Sequence[str], above: str = "\n") -> None:

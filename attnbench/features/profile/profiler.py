@@ -96,7 +96,7 @@ def profile_call(ready: Ready, trace: str) -> dict[str, Any]:
         "variant": variant.label,
         "computes": variant.computes,
         "problem": problem.to_dict(),
-        "slug": problem.slug,
+        "slug": str(problem),
         "threads": torch.get_num_threads(),
         "note": note_of(ready.attend),
         "plain": plain,

@@ -247,5 +247,5 @@ def judge_sources(
             "distance": far.get("relative"),
             "cosine": far.get("cosine"),
             "skill": far.get("skill"),
-            "problem": cell.problem.with_(inputs="normal").slug,
+            "problem": str(cell.problem.with_(inputs="normal")),
         }

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attnbench.answer.paste import words_of
+from attnbench.answer.paste import command_words
 from attnbench.core import format
 from attnbench.core.record import Record
 from attnbench.features.report.build import Contents
@@ -134,7 +134,7 @@ def repeats(record: Record, header: Mapping[str, Any]) -> str:
         "--threads": (header.get("settings") or {}).get("threads"),
         "--budget": budget,
     }
-    words: list[Any] = ["attnbench", "run", record.variant, *words_of(p)]
+    words: list[Any] = ["attnbench", "run", record.variant, *command_words(p)]
     words += (word for name, value in options.items() if value for word in (name, value))
     words += ["--energy"] if header.get("energy") else []
     words += tables_of(header)

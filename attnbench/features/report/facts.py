@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attnbench.answer.paste import in_transformers, lines, words_beside_default
+from attnbench.answer.paste import command_words, in_transformers, lines
 from attnbench.answer.ranking import EXACT, with_same
 from attnbench.answer.regimes import time_of
 from attnbench.answer.standings import Standing
@@ -148,7 +148,7 @@ def _answer(scene: Scene, standing: Standing, place: Mapping[str, int]) -> dict[
 def _ask(scene: Scene, length: int) -> str:
     """The words of a command for the problem at a length; empty where no command can measure it."""
     record = next(iter(scene.regime.cells[length].values()))
-    return shlex.join([*words_beside_default(record.problem), *tables_of(scene.run.header)])
+    return shlex.join([*command_words(record.problem, whole=False), *tables_of(scene.run.header)])
 
 
 # ---- the facts of a variant ----------------------------------------------------------------------

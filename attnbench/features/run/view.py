@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.text import Text
 
-from attnbench.answer.paste import lines_for, words_beside_default
+from attnbench.answer.paste import command_words, lines_for
 from attnbench.answer.ranking import EXACT
 from attnbench.answer.regimes import Regime, regimes
 from attnbench.answer.standings import Standing
@@ -212,7 +212,7 @@ def _links(timed: Sequence[Scene], page: Path | None) -> Iterator[Text]:
     answers = [s.answer for scene in timed for s in scene.standings[::-1] if s.answer]
     for answer in answers:
         if other := next(iter(answer.equal), answer.next):
-            words = ["compare", answer.winner, other, *words_beside_default(answer.problem)]
+            words = ["compare", answer.winner, other, *command_words(answer.problem, whole=False)]
             yield Text(f"Next:   {shlex.join(['attnbench', *words])}")
             return
 

@@ -31,6 +31,7 @@ from msgspec.structs import replace
 from attnbench.core.call import CallForm
 from attnbench.core.disk import from_json, write_whole
 from attnbench.core.format import counted, duration, percent
+from attnbench.core.stats import Interval
 from impls.errors import CantBeDone
 from impls.operators import PARAMETERS
 from impls.problem import Problem
@@ -160,13 +161,14 @@ class SeenCalls(msgspec.Struct):
         below = "".join(f"<p>{escape(line)}</p>" for line in lines)
         return (tidy.html(self.to_frame()) if self.sites else "") + below
 
-    @property
-    def off(self) -> tuple[float, float]:
-        """By what factors the share may be smaller and larger."""
+    def share_of(self, site: Site) -> Interval | None:
+        """The share of a site, with the interval of the median over the steps."""
+        if site.share is None:
+            return None
         if not self.step_share or self.step_share_between is None:
-            return 1.0, 1.0
-        low, high = self.step_share_between
-        return low / self.step_share, high / self.step_share
+            return Interval.exactly(site.share)
+        low, high = (site.share * x / self.step_share for x in self.step_share_between)
+        return Interval(site.share, low, min(1.0, high))
 
     @property
     def share(self) -> float | None:
