@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from statistics import median
 from typing import Any, NamedTuple
 
 from attnbench.answer.ranking import torch_rank
@@ -25,12 +24,13 @@ from attnbench.answer.search import (
 from attnbench.core.format import counted, name_and_kind, percent, three
 from attnbench.core.machine import Machine
 from attnbench.core.record import Status
-from attnbench.core.stats import Comparison, Verdict, corrected
+from attnbench.core.stats import Comparison, Verdict
 from attnbench.sweep.compare import (
     LEAST_PAIRS,
     START_AND_GATE_S,
     Compared,
     compare_cell,
+    corrected,
     pairs_guess_s,
 )
 from attnbench.sweep.engine import LocalEngine
@@ -136,8 +136,7 @@ class CrossoverSearch(SizeSearch[Compared]):
     def sides(self) -> list[Look[Compared]]:
         """The looks with pairs, by length, after Holm's correction over all of them."""
         looks = super().sides()
-        pairs = corrected([look.result.pairs for look in looks])
-        results = [replace(x.result, pairs=each) for x, each in zip(looks, pairs, strict=True)]
+        results = corrected([look.result for look in looks])
         return [
             replace(look, result=result, side=leader(comparison_of(result)))
             for look, result in zip(looks, results, strict=True)
@@ -245,7 +244,7 @@ class CrossoverSearch(SizeSearch[Compared]):
         notes = self.left_out()
         for look in self.failures:
             where = f"from {look.size:,} on" if look is end else f"at {look.size:,}"
-            why = f"{look.result.status.words}: {look.result.why}"
+            why = f"{look.result.status.replace('_', ' ')}: {look.result.why}"
             notes.append(f"{where} they can't be compared: {why}")
         if self.cut is not None:
             notes.append(f"{BUDGET} while {self.cut:,} was looked at")
@@ -275,15 +274,13 @@ class CrossoverSearch(SizeSearch[Compared]):
         }
 
     def _look(self, look: Look[Compared]) -> dict[str, Any]:
-        result, medians = look.result, medians_of(look.result)
+        values, c = look.result.to_dict(), look.result.comparison
         return {
             "length": look.size,
-            "status": str(result.status),
-            "why": result.why,
+            **{name: values[name] for name in ("status", "why", "comparison")},
             "leader": None if look.side is None else self.label_of(look.side),
-            "median_s": medians and dict(zip((self.a.label, self.b.label), medians, strict=True)),
+            "median_s": c and dict(zip((self.a.label, self.b.label), c.medians, strict=True)),
             "took_s": look.took_s,
-            "comparison": result.comparison and result.comparison.to_dict(),
         }
 
 
@@ -296,12 +293,6 @@ def comparison_of(result: Compared) -> Comparison:
 def leader(comparison: Comparison) -> str:
     """The one that is faster by more than the margin."""
     return {Verdict.SLOWER: A, Verdict.FASTER: B}.get(comparison.verdict, NEITHER)
-
-
-def medians_of(result: Compared) -> tuple[float, float] | None:
-    """Seconds of a call of a and of b; None where there are no pairs."""
-    pairs = result.pairs
-    return None if pairs is None else (median(pairs.a_s), median(pairs.b_s))
 
 
 def pairs_by(

@@ -379,7 +379,7 @@ class Pricer:
     ) -> Priced:
         if not _faster(answer):
             return Priced(why=answer.get("why") or "no gain is shown", **_seconds(answer))
-        c = Comparison.from_dict(answer["comparison"])
+        c = msgspec.convert(answer["comparison"], Comparison)
         if form is not None and form.copied:
             c = self._copied_or_not(c, form)
         code = () if form is None else tuple(self._lines(form, keys))
@@ -400,7 +400,7 @@ class Pricer:
         if not _faster(free) or free["comparison"]["ratio"] > copied.ratio:
             return copied
         low, ratio = free["comparison"]["low"], free["comparison"]["ratio"]
-        return dataclasses.replace(copied, low=low, ratio=(ratio + copied.ratio) / 2)
+        return replace(copied, low=low, ratio=(ratio + copied.ratio) / 2)
 
     def _lines(self, form: CallForm, keys: Sequence[str]) -> list[str]:
         if "sdpa" in keys and self._form.api == "eager":

@@ -14,7 +14,6 @@ from attnbench.answer.search import GRACE_S, Look, ladder, octaves, take_looks
 from attnbench.core import stats
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Status
-from attnbench.core.stats import Pairs, paired
 from attnbench.features.crossover.verb import plan
 from attnbench.sweep.compare import Compared
 from attnbench.sweep.engine import WorkerLost
@@ -22,10 +21,15 @@ from attnbench.sweep.presets import Preset
 from impls.errors import CantBeDone
 from impls.problem import Problem
 from tests.sweep.build import ToldEngine
+from tests.times import in_pairs, pairs_answer
 
 ENDS = (64, 16384)
 LONG = ladder(*ENDS, 16)
 PROBLEM = Problem(mask=impls.masks.Mask.parse("none"))
+
+
+def compared(**what):
+    return Compared(problem=PROBLEM, **what)
 
 
 def polynomial(a, b, c):
@@ -35,12 +39,12 @@ def polynomial(a, b, c):
 def look(length, ratio, margin=0.01):
     """The other's time over one's; or the logarithms of several."""
     logs = [math.log(ratio)] * 40 if isinstance(ratio, float) else ratio
-    pairs = Pairs(paired(logs, margin), [0.001] * 40, [0.001 * math.exp(x) for x in logs])
-    return Look(length, Compared(PROBLEM, pairs), crossover.leader(pairs.comparison))
+    comparison = in_pairs(logs, margin)
+    return Look(length, compared(comparison=comparison), crossover.leader(comparison))
 
 
 def failure(length, status, why="one: it failed"):
-    return Look(length, Compared(PROBLEM, None, status, why), None, status in crossover.GROW)
+    return Look(length, compared(status=status, why=why), None, status in crossover.GROW)
 
 
 def silent(time_a, time_b, fails=lambda n: False, status=Status.FAILED):
@@ -69,7 +73,7 @@ def noisy(time_a, time_b, seed, cap=640):
     def ask(search, length, left_s):
         sides = side(time_a(length)), side(time_b(length))
         pairs = stats.compare(*sides, stats.StopRule(0.01, cap=cap), chance)
-        return Look(length, Compared(PROBLEM, pairs), crossover.leader(pairs.comparison))
+        return Look(length, compared(comparison=pairs), crossover.leader(pairs))
 
     return ask
 
@@ -228,7 +232,7 @@ def stopped(status, why):
     return {"stopped": {"status": status, "why": why}}
 
 
-PAIRS = {"pairs": Pairs(paired([0.5] * 40, 0.01), [0.002] * 40, [0.001] * 40).to_dict()}
+PAIRS = pairs_answer([0.5] * 40)
 LATE = WorkerLost("it was still running", "", timed_out=True)
 NO_MEMORY = stopped("out_of_memory", "einsum: 9 GiB")
 

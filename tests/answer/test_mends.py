@@ -1,6 +1,7 @@
 """Which mends are advised, where what each gains is known."""
 
 import pytest
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from attnbench.answer.choose_calls import priced_times
@@ -37,8 +38,8 @@ class Engine:
         now, then = (seconds(form, **self.costs) for form in forms)
         ratio = then / now
         verdict = Verdict.FASTER if ratio < 0.98 else Verdict.EQUIVALENT
-        held = Comparison(verdict, ratio, ratio * 0.99, ratio * 1.01, 0.02, 0.01, 40, 0.0)
-        return {"comparison": held.to_dict(), "now_s": now, "then_s": then}
+        held = Comparison(verdict, ratio, ratio * 0.99, ratio * 1.01, 0.02, 0.01, 40, 0.0, True)
+        return {"comparison": to_builtins(held), "now_s": now, "then_s": then}
 
 
 def priced(form, **engine):
@@ -90,9 +91,9 @@ def test_a_variant_that_takes_a_call_s_place_is_named():
             if taking := question.get("taking"):
                 ratio = {"chunked": 0.5, "matmul": 0.9}[taking["variant"]]
                 held = Comparison(
-                    Verdict.FASTER, ratio, ratio * 0.99, ratio * 1.01, 0.02, 0.01, 40, 0.0
+                    Verdict.FASTER, ratio, ratio * 0.99, ratio * 1.01, 0.02, 0.01, 40, 0.0, True
                 )
-                return {"comparison": held.to_dict(), "now_s": 1.0, "then_s": ratio}
+                return {"comparison": to_builtins(held), "now_s": 1.0, "then_s": ratio}
             return super().ask(question, limit_s)
 
     pricer = Pricer(Worker(mask=5.0), PROBLEM, FORM)
@@ -106,7 +107,9 @@ def test_tensors_of_three_axes_are_handed_over_with_four(api):
     three = TensorForm((4, 256, 64), (16384, 64, 1), "float32")
     engine = Engine()
     engine.ask = lambda question, _: {
-        "comparison": Comparison(Verdict.FASTER, 0.5, 0.4, 0.6, 0.02, 0.01, 40, 0.0).to_dict(),
+        "comparison": to_builtins(
+            Comparison(Verdict.FASTER, 0.5, 0.4, 0.6, 0.02, 0.01, 40, 0.0, True)
+        ),
         "now_s": 2.0,
         "then_s": 1.0,
     }

@@ -8,17 +8,18 @@ import pytest
 
 from attnbench.core.record import Record, Status
 from attnbench.core.settings import Settings
-from attnbench.core.stats import Pairs, Verdict, paired
+from attnbench.core.stats import Verdict
 from attnbench.sweep import compare, engine
 from attnbench.sweep.engine import HoldingWorker, Refused, WorkerLost, open_worker
 from impls.problem import Problem
 from tests.sweep.build import ONE, PLAIN, ToldEngine, plan_of, timed
+from tests.times import pairs_answer
 
 
 def pairs(*logs):
     """An answer of forty pairs with these logarithms of ratios."""
     logs = [*logs] * (40 // len(logs))
-    return {"pairs": Pairs(paired(logs, 0.01), [1.0] * 40, [1.0] * 40, "decided").to_dict()}
+    return pairs_answer(logs)
 
 
 def compared(engine, judged="einsum", against="matmul", **more):

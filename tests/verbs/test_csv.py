@@ -14,22 +14,22 @@ import impls
 from attnbench.command import arguments
 from attnbench.core import checkout
 from attnbench.core.checkout import Commit
-from attnbench.core.stats import Pairs
 from attnbench.features.commits import rounds, rows
 from attnbench.features.commits import verb as commits
 from attnbench.features.commits.asv_interface import CommitHistory
-from attnbench.features.commits.rounds import CommitCell, CommitsComparison
+from attnbench.features.commits.rounds import CommitsComparison
 from attnbench.features.selfcheck import selfcheck
 from attnbench.features.selfcheck.selfcheck import PlantOutcome
 from attnbench.models.capture.calls import SeenCalls, Site
 from attnbench.report.scenes import ReportRun
 from attnbench.report.tidy import measurements
+from attnbench.sweep.compare import Compared
 from tests.answer.build import timed
 from tests.calling import ROOT, SENTENCE, asked, measured_here
 from tests.report import profiles
 from tests.report.page import runs
 from tests.report.page.runs import OWN, PATTERN
-from tests.verbs.conftest import answered
+from tests.times import in_pairs
 
 EVIDENCE = ROOT / "results/amd-epyc-2c/evidence/20261123-003700-model.json"
 OFFERED = [
@@ -128,10 +128,11 @@ def place(monkeypatch, tmp_path):
     monkeypatch.setattr(selfcheck, "run_plants", lambda *_, **__: iter([outcome]))
     monkeypatch.setattr(selfcheck, "run_slow_downs", lambda *_: iter([outcome] * 5))
     ends = {name: Commit(name, 40 * name[0], f"{name}, a change") for name in ("base", "head")}
-    pairs = Pairs.from_dict(answered({"compare": None})["pairs"])
     cells = (
-        CommitCell(problem, pairs, variant="linear.elu", computes=OWN),
-        CommitCell(problem, variant="matmul", computes="softmax", why_b="gone"),
+        Compared(
+            problem=problem, comparison=in_pairs([0.1] * 40), variant="linear.elu", computes=OWN
+        ),
+        Compared(problem=problem, variant="matmul", computes="softmax", why="gone"),
     )
     compared = CommitsComparison(ends["base"], ends["head"], (), cells, 0.01)
     where = checkout.Repository(tmp_path)

@@ -10,8 +10,8 @@ import pytest
 from attnbench.core.evidence import save_machine
 from attnbench.core.machine import this_machine
 from attnbench.core.record import PROTOCOL
-from attnbench.core.stats import Pairs, paired
 from tests.calling import well
+from tests.times import pairs_answer
 
 CROSSOVER = ("crossover", "matmul", "einsum")
 SMALL = ("--seq", "64,1024", "--margin", "0.01")
@@ -27,8 +27,8 @@ def pairs(worker):
 
     def answer(question):
         n = length(question)
-        found = paired([math.log(300 / n)] * 40, question["margin"] or 0.02)
-        return {"pairs": Pairs(found, [1e-6 * n] * 40, [3e-4] * 40, "decided").to_dict()}
+        margin = question["margin"] or 0.02
+        return pairs_answer([math.log(300 / n)] * 40, margin, 1e-6 * n, 3e-4)
 
     worker.answer = answer
     return worker

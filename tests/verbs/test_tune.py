@@ -8,10 +8,10 @@ import signal
 import pytest
 
 from attnbench.core.machine import this_machine
-from attnbench.core.stats import Pairs, paired
 from attnbench.core.store import read_header, read_records
 from attnbench.core.tuned import file_of
 from tests.calling import attnbench_, only_run, well
+from tests.times import pairs_answer
 
 SMALL = [
     "--device",
@@ -117,8 +117,7 @@ BOTH = {"q_block": 128, "k_block": 2048}
 
 
 def pairs_of(against_s, judged_s):
-    comparison = paired([math.log(judged_s / against_s)] * 40, 0.01)
-    return {"pairs": Pairs(comparison, [against_s] * 40, [judged_s] * 40, "decided").to_dict()}
+    return pairs_answer([math.log(judged_s / against_s)] * 40, 0.01, against_s, judged_s)
 
 
 def seconds_of(job):

@@ -25,7 +25,6 @@ from attnbench.core.settings import Settings
 from attnbench.core.store import named_run
 from attnbench.features.commits import rounds, rows, view
 from attnbench.features.commits.asv_interface import Asv, ensure_machine, report
-from attnbench.features.commits.rounds import CommitCell
 from attnbench.report import tidy
 from attnbench.sweep import compare as pairs
 from attnbench.sweep import engine as engines
@@ -139,7 +138,7 @@ def _variants(args: argparse.Namespace) -> int:
         sides["tuned"] = {**plans[0].tuned, **plans[1].tuned}
         print(json.dumps({**sides, "counts": pairs.counts(results), "cells": cells}))
     elif args.csv:
-        tidy.show(view.pairs_rows(results, *both))
+        tidy.show(view.pairs_rows(results, both[1]))
     else:
         view.show_pairs(results, *both)
     return status_of([str(one.status) for one in results])
@@ -184,9 +183,10 @@ def _commits(args: argparse.Namespace) -> int:
         def begins(number: int, left: int) -> None:
             progress.step(f"round {number}: {counted(left, 'measurement')} without a verdict")
 
-        def watch(cell: CommitCell) -> None:
-            if cell.pairs is None:
-                progress.tell(f"{cell.variant} on {cell.problem}: {cell.why}", "yellow")
+        def watch(cell: pairs.Compared) -> None:
+            if cell.comparison is None:
+                why = cell.why or cell.why_a
+                progress.tell(f"{cell.variant} on {cell.problem}: {why}", "yellow")
 
         both = rounds.compare_in_rounds(
             base,

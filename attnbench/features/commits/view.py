@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from rich.markup import escape
 
-from attnbench.answer.compare_runs import UNDECIDED, ComparedCell, RunsComparison
+from attnbench.answer.compare_runs import UNDECIDED, RunsComparison, change_of
 from attnbench.answer.ranking import EXACT
 from attnbench.core.format import (
     NOT_SOFTMAX,
     OTHER,
     counted,
     duration,
+    first_few,
     ms,
     name_and_kind,
     name_with_star,
     percent,
     roughly,
 )
-from attnbench.core.stats import Comparison, Pairs, Verdict
+from attnbench.core.stats import Comparison, Verdict
 from attnbench.features.commits.asv_interface import CommitHistory
 from attnbench.features.commits.rounds import (
     FINDINGS,
     LOOKS,
-    CommitCell,
     CommitsComparison,
     CommitVerdict,
 )
@@ -50,20 +49,17 @@ STOPS = {"": "", "decided": "", "cap": " (at the cap)", "budget": " (at the budg
 FIGURES = ("ratio", "99 % interval", "pairs", "could be seen")
 
 
-def _figures(c: Comparison | None, stop: str = "") -> list[str | None]:
+def _figures(c: Comparison | None) -> list[str | None]:
     """Ratio, interval, how many, and what could have been seen."""
     if c is None:
         return [None] * 4
     effect = percent(c.smallest_effect)
-    return [f"{c.ratio:.3f}", f"[{c.low:.3f}, {c.high:.3f}]", f"{c.n}{STOPS[stop]}", effect]
+    return [f"{c.ratio:.3f}", f"[{c.low:.3f}, {c.high:.3f}]", f"{c.n}{STOPS[c.stop]}", effect]
 
 
-def _pairs_figures(pairs: Pairs | None) -> list[str | None]:
-    """The medians of a and b in milliseconds, and the figures of the comparison."""
-    if pairs is None:
-        return [None] * 6
-    medians = [ms(statistics.median(x)) for x in (pairs.a_s, pairs.b_s)]
-    return [*medians, *_figures(pairs.comparison, pairs.stop)]
+def _medians(c: Comparison | None) -> tuple[float | None, float | None]:
+    """Seconds of a call of a and of b."""
+    return c.medians if c else (None, None)
 
 
 def _faint(some: Iterable[str]) -> None:
@@ -71,27 +67,19 @@ def _faint(some: Iterable[str]) -> None:
         console().print(escape(each), style=FAINT)
 
 
-def _medians(pairs: Pairs | None, ahead: str, behind: str) -> tidy.Row:
-    """The medians of a and b, under these names of their fields."""
-    seconds = pairs and (statistics.median(pairs.a_s), statistics.median(pairs.b_s))
-    return tidy.flat(dict(zip((ahead, behind), seconds or (None, None), strict=True)))
-
-
-def pairs_rows(
-    problems: Sequence[Compared], judged: Variant, against: Variant
-) -> Iterator[tidy.Row]:
+def pairs_rows(results: Sequence[Compared], against: Variant) -> Iterator[tidy.Row]:
     """A row a problem: the time of one variant over the other's, and the verdict."""
-    for one in problems:
+    for one in results:
         c = one.comparison
-        medians = _medians(one.pairs, "against_s", "median_s")
+        against_s, median_s = _medians(c)
         yield {
-            "variant": judged.label,
-            "computes": judged.computes,
-            "against": against.label,
+            "variant": one.variant,
+            "computes": one.computes,
+            "against": one.against,
             "against_computes": against.computes,
             **tidy.of_problem(one.problem),
-            "verdict": str(c.verdict) if c else one.status.words,
-            **dict(reversed(medians.items())),
+            "verdict": str(c.verdict) if c else one.status.replace("_", " "),
+            **tidy.flat({"median_s": median_s, "against_s": against_s}),
             **tidy.of_comparison(c),
             "reason": one.why,
         }
@@ -103,14 +91,12 @@ def show_pairs(results: Sequence[Compared], judged: Variant, against: Variant) -
     rows = []
     for one in results:
         c = one.comparison
-        against_ms, judged_ms, *rest = _pairs_figures(one.pairs)
-        verdict = Styled(one.status, FAINT)
-        verdict = Styled(c.verdict, tables.VERDICTS[c.verdict]) if c else verdict
-        margin = percent(c.margin) if c else None
-        rows.append((str(one.problem), verdict, judged_ms, against_ms, *rest, margin))
+        verdict = Styled(c.verdict, tables.VERDICTS[c.verdict]) if c else Styled(one.status, FAINT)
+        times, margin = map(ms, reversed(_medians(c))), percent(c.margin) if c else None
+        rows.append((str(one.problem), verdict, *times, *_figures(c), margin))
     heads = columns("problem", "verdict", *right, right=right, wrap=("problem", "verdict", "pairs"))
     tables.show(Table("", heads, rows))
-    _faint(f"{one.problem}: {one.status}: {one.why}" for one in results if one.pairs is None)
+    _faint(f"{one.problem}: {one.status}: {one.why}" for one in results if not one.comparison)
     many = ", ".join(f"{verdict} on {n}" for verdict, n in counts(results).items())
     problems = counted(len(results), "problem")
     names = " against ".join(name_and_kind(row.label, row.computes) for row in (judged, against))
@@ -126,15 +112,20 @@ def runs_rows(both: RunsComparison) -> Iterator[tidy.Row]:
             "variant": cell.variant,
             "computes": cell.computes,
             **tidy.of_problem(cell.problem),
-            "verdict": str(c.verdict) if c else cell.change or "no verdict",
-            "status_a": cell.status_a.words,
-            "status_b": cell.status_b.words,
+            "verdict": str(c.verdict) if c else change_of(cell) or "no verdict",
+            "status_a": cell.status_a.replace("_", " "),
+            "status_b": cell.status.replace("_", " "),
             **{"samples" if name == "pairs" else name: x for name, x in figures.items()},
             "memory_ratio": cell.memory_ratio,
-            "across_devices": cell.across_devices,
-            "reason": cell.reason,
+            "reason": _reasons(cell),
             "notes": "; ".join(cell.notes),
         }
+
+
+def _reasons(cell: Compared) -> str:
+    """Why a side has no time, a's first."""
+    sides = (("a", cell.why_a), ("b", cell.why))
+    return "; ".join(f"{side}: {why}" for side, why in sides if why)
 
 
 def runs(both: RunsComparison, whole: bool) -> None:
@@ -152,23 +143,20 @@ def runs(both: RunsComparison, whole: bool) -> None:
         f"{percent(both.margin)}\n"
     )
 
-    def alike(cell: ComparedCell) -> int:
+    def alike(cell: Compared) -> int:
         if cell.comparison is None:
-            return 4 if cell.status_a is cell.status_b else 0
+            return 0 if change_of(cell) else 4
         return {Verdict.SLOWER: 1, Verdict.FASTER: 2}.get(cell.comparison.verdict, 3)
 
     many = len(both.cells) > MOST and not whole
     cells = sorted(both.cells, key=alike)[:MOST] if many else both.cells
     rows = []
     for cell in cells:
-        across, c = ", across devices" if cell.across_devices else "", cell.comparison
-        if c is not None:
-            verdict = Styled(f"{c.verdict}, unpaired{across}", tables.VERDICTS[c.verdict])
-        elif cell.status_a is cell.status_b:
-            verdict = Styled(f"no verdict{across}", FAINT)
+        if (c := cell.comparison) is not None:
+            verdict = Styled(f"{c.verdict}, unpaired", tables.VERDICTS[c.verdict])
         else:
-            style = {"worse": BAD, "better": GOOD}.get(cell.change, FAINT)
-            verdict = Styled(f"{cell.status_a} → {cell.status_b}{across}", style)
+            style = {"worse": BAD, "better": GOOD}.get(change_of(cell), FAINT)
+            verdict = Styled(f"{cell.status_a} → {cell.status}", style)
         memory = None if cell.memory_ratio is None else f"{cell.memory_ratio:.3g}"
         name = name_with_star(cell.variant, cell.computes)
         rows.append((name, str(cell.problem), verdict, *_figures(c), memory))
@@ -183,20 +171,20 @@ def runs(both: RunsComparison, whole: bool) -> None:
     out.print(", ".join(f"{n} {ended.get(word, word)}" for n, word in many_of))
 
 
-def _footnote(cells: Iterable[ComparedCell | CommitCell]) -> Iterator[str]:
+def _footnote(cells: Iterable[Compared]) -> Iterator[str]:
     """A line for the names with a star, where there are some."""
     kinds = dict.fromkeys(cell.computes for cell in cells if cell.computes not in ("", EXACT))
     if kinds:
         yield f"{OTHER} {NOT_SOFTMAX}: {', '.join(kinds)}"
 
 
-def _run_remarks(both: RunsComparison, cells: Sequence[ComparedCell]) -> Iterator[str]:
+def _run_remarks(both: RunsComparison, cells: Sequence[Compared]) -> Iterator[str]:
     """Sentences below the table."""
     if rest := len(both.cells) - len(cells):
         yield f"{rest} more are not shown, those that differ least: --csv has them all"
     for cell in cells:
-        if cell.reason:
-            yield f"{cell.variant} on {cell.problem}: {cell.reason}"
+        if reasons := _reasons(cell):
+            yield f"{cell.variant} on {cell.problem}: {reasons}"
     noisy = [{n.split(": ")[1] for n in c.notes if n[:3] in SIDES} for c in both.cells]
     if any(noisy):
         kinds = Counter(chain.from_iterable(noisy))
@@ -208,8 +196,7 @@ def _run_remarks(both: RunsComparison, cells: Sequence[ComparedCell]) -> Iterato
     yield from (f"{note}: {counted(n, 'measurement')}" for note, n in others.most_common())
     for side, names in (("a", both.only_a), ("b", both.only_b)):
         if names:
-            more = f"; and {len(names) - MANY} more" if len(names) > MANY else ""
-            yield f"only in {side}: {'; '.join(names[:MANY])}{more}"
+            yield f"only in {side}: {first_few(names, MANY)}"
     if both.alike:
         yield f"{counted(both.alike, 'measurement')} ended alike in both, without a time"
     if both.apart:
@@ -242,7 +229,7 @@ def commits(both: CommitsComparison) -> None:
 
 
 def _commits_table(
-    cells: Iterable[tuple[CommitCell, CommitVerdict, str]], styles: Mapping[CommitVerdict, str]
+    cells: Iterable[tuple[Compared, CommitVerdict, str]], styles: Mapping[CommitVerdict, str]
 ) -> Table:
     """A row a cell: the verdict on head, and the pairs behind it."""
     right = ("base ms", "head ms", *FIGURES)
@@ -251,7 +238,8 @@ def _commits_table(
         head_is = Styled(str(verdict), styles.get(verdict, FAINT))
         problem = str(cell.problem)
         name = name_with_star(cell.variant, cell.computes)
-        rows.append((name, problem, head_is, *_pairs_figures(cell.pairs)))
+        c = cell.comparison
+        rows.append((name, problem, head_is, *map(ms, _medians(c)), *_figures(c)))
     wrap = ("problem", "head is", "pairs")
     return Table("", columns("variant", "problem", "head is", *right, right=right, wrap=wrap), rows)
 
@@ -259,12 +247,13 @@ def _commits_table(
 def commits_rows(both: CommitsComparison) -> Iterator[tidy.Row]:
     """A row a measurement: the verdict on head, and the pairs behind it."""
     for cell, verdict, why in both.judged():
+        base_s, head_s = _medians(cell.comparison)
         yield {
             "variant": cell.variant,
             "computes": cell.computes,
             **tidy.of_problem(cell.problem),
             "verdict": str(verdict),
-            **_medians(cell.pairs, "base_s", "head_s"),
+            **tidy.flat({"base_s": base_s, "head_s": head_s}),
             **tidy.of_comparison(cell.comparison),
             "reason": why,
         }

@@ -11,8 +11,6 @@ from rich.markup import escape
 
 from attnbench.answer.crossover import (
     CrossoverSearch,
-    comparison_of,
-    medians_of,
     pairs_by,
 )
 from attnbench.answer.search import LooksLeft, grid_for, refuse_several, take_looks, until_stopped
@@ -135,7 +133,7 @@ def _run(command: argparse.Namespace, search: CrossoverSearch, machine: Machine)
             progress.at(0, 0, left_s, f"look {number}, at {length:,} {search.what}")
 
         def hear(_: CrossoverSearch) -> None:
-            if search.looks and (result := search.looks[-1].result).pairs is None:
+            if search.looks and (result := search.looks[-1].result).comparison is None:
                 length = search.looks[-1].size
                 progress.tell(f"{length:,}: {result.status}: {result.why}", "yellow")
 
@@ -156,7 +154,8 @@ def _run(command: argparse.Namespace, search: CrossoverSearch, machine: Machine)
 def rows(search: CrossoverSearch) -> Iterator[tidy.Row]:
     """A row a length that was looked at: b against a."""
     for look in search.all_looks:
-        a_s, b_s = medians_of(look.result) or (None, None)
+        c = look.result.comparison
+        a_s, b_s = c.medians if c else (None, None)
         yield {
             "variant": search.b.label,
             "computes": search.b.computes,
@@ -165,8 +164,8 @@ def rows(search: CrossoverSearch) -> Iterator[tidy.Row]:
             **tidy.of_problem(search.at(look.size)),
             "faster": search.label_of(look.side),
             **tidy.flat({"median_s": b_s, "against_s": a_s}),
-            **tidy.of_comparison(look.result.comparison),
-            "status": look.result.status.words,
+            **tidy.of_comparison(c),
+            "status": look.result.status.replace("_", " "),
             "reason": look.result.why,
         }
 
@@ -177,14 +176,14 @@ def show(search: CrossoverSearch) -> None:
     numbers = (*(f"{label} ms" for label in labels), "ratio", "99 % interval", "pairs", "margin")
     lines: list[tuple[Any, ...]] = []
     for look in search.all_looks:
-        where, medians = f"{look.size:,}", medians_of(look.result)
-        if medians is None:
+        where, c = f"{look.size:,}", look.result.comparison
+        if c is None:
             lines.append((where, Styled(look.result.status, BAD), *[None] * 6))
             continue
-        c, first = comparison_of(look.result), search.label_of(look.side)
+        first = search.label_of(look.side)
         faster = Styled(search.name_of(first), GOOD) if first else Styled("neither", FAINT)
         interval = f"[{c.low:.3f}, {c.high:.3f}]"
-        figures = *map(ms, medians), f"{c.ratio:.3f}", interval, c.n, percent(c.margin)
+        figures = *map(ms, c.medians), f"{c.ratio:.3f}", interval, c.n, percent(c.margin)
         lines.append((where, faster, *figures))
     right = (search.what, *numbers)
     heads = columns(search.what, "faster", *numbers, right=right, wrap=("faster",))

@@ -54,13 +54,12 @@ class CandidateTrial:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
+        values = self.compared.to_dict()
         return {
             "options": self.options,
             "against": self.against,
             "final": self.final,
-            "status": str(self.compared.status),
-            "why": self.compared.why,
-            "comparison": self.comparison and self.comparison.to_dict(),
+            **{name: values[name] for name in ("status", "why", "comparison")},
         }
 
 

@@ -29,7 +29,7 @@ def rows(tunings: Sequence[Tuning]) -> Iterator[tidy.Row]:
                 "options": key_values(trial.options),
                 "against": key_values(trial.against),
                 **tidy.of_problem(tuning.problem),
-                "verdict": str(c.verdict) if c else trial.compared.status.words,
+                "verdict": str(c.verdict) if c else trial.compared.status.replace("_", " "),
                 **tidy.of_comparison(c),
                 **tidy.flat({"memory_bytes": tuning.peak_bytes(trial.options)}),
                 "decides": trial.final,
