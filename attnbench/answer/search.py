@@ -14,20 +14,16 @@ from math import inf, log
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
-from attnbench.sweep.engine import LocalEngine, engine_on
 from attnbench.sweep.plan import here
 from attnbench.sweep.start import find_preset
-from attnbench.sweep.sweep import Eta, Interrupt
 from impls.problem import InvalidProblem, Problem
 
 if TYPE_CHECKING:
     from attnbench.core.machine import Machine
-    from attnbench.core.settings import Settings
     from attnbench.sweep.presets import Preset
 
 By = Literal["seq", "batch"]
 Result = TypeVar("Result")
-Event = TypeVar("Event")
 GRACE_S = 5.0
 """By how much the last look may be late."""
 RUNGS = 16
@@ -140,6 +136,18 @@ class SizeSearch(Generic[Result]):
         beyond = (x for x in self.failures if x.size > longest and (longest or x.grows))
         return next(beyond, None)
 
+    def guess_s(self, size: int) -> float:
+        """A guess at the seconds of a look, before any was taken."""
+        raise NotImplementedError
+
+    def ahead_s(self) -> float:
+        """A guess at the seconds of all looks to come."""
+        return sum(map(self.guess_s, self.ahead()))
+
+    def words(self, size: int) -> str:
+        """A look in a few words, for the line of progress."""
+        raise NotImplementedError
+
     def aim(self) -> float | None:
         """The size up to which all is thought to succeed; None if unknown."""
         return None
@@ -250,47 +258,6 @@ def take_looks(
         if (look := ask(search, size, left_s)) is not None:
             search.looks.append(replace(look, took_s=now() - start))
         yield search
-
-
-class LooksLeft:
-    """Seconds that a search still takes, no more than its limit leaves: the guesses of the looks to
-    come, corrected by how earlier guesses fared.
-    """
-
-    def __init__(self, ahead: Callable[[], float], limit_s: float) -> None:
-        """``ahead``: the guesses of the looks to come, as things stand."""
-        self._ahead, self._eta, self._guess_s = ahead, Eta(()), 0.0
-        self.left_s = min(ahead(), limit_s)
-
-    def begin(self, guess_s: float, limit_s: float) -> float:
-        """A look begins that should take so long; the seconds left, this one included."""
-        self._eta.begin()
-        ended, self._guess_s = self._guess_s, guess_s
-        self._eta.left = self._ahead() + ended
-        self.left_s = min(self._eta.after(ended), limit_s)
-        return self.left_s
-
-
-def until_stopped(
-    device: str,
-    settings: Settings,
-    events: Callable[[LocalEngine], Iterable[Event]],
-    hear: Callable[[Event], None],
-    say: Callable[[str], None],
-) -> bool:
-    """Hear event after event, by an engine that has the device to itself. True if Ctrl-C ended it,
-    after the look that was under way, or at once if it came twice.
-    """
-    interrupt = Interrupt(say)
-    try:
-        with engine_on(device, settings) as engine, interrupt.watching():
-            for event in events(engine):
-                hear(event)
-                if interrupt.asked:
-                    return True
-    except KeyboardInterrupt:
-        return True
-    return False
 
 
 def fresh_if_full(ask: Callable[[], Result], full: Callable[[Result], bool], engine: Any) -> Result:

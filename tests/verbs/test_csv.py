@@ -241,7 +241,7 @@ def test_a_list_has_the_rows_of_the_table(table):
 BESIDE = {
     "choose": ("use linear.elu (its own operator, not softmax), 0.5",),
     "compare": ("linear.elu (its own operator, not softmax) against sdpa, 2 problems: SLOWER",),
-    "crossover": ("sdpa is faster throughout", "of the time of linear.elu (its own operator, not"),
+    "crossover": ("tokens sdpa is faster", "sdpa and linear.elu (its own operator, not softmax)"),
     "profile": ("dense (its own operator, not softmax) takes",),
     "limits": ("topk*", "* not softmax attention"),
     "two runs": ("linear.elu*", "* not softmax attention: its own operator"),

@@ -13,17 +13,17 @@ from attnbench.answer.crossover import (
     CrossoverSearch,
     pairs_by,
 )
-from attnbench.answer.search import LooksLeft, grid_for, refuse_several, take_looks, until_stopped
+from attnbench.answer.search import grid_for, refuse_several
 from attnbench.command import arguments
-from attnbench.command.progress import Progress
+from attnbench.command.searching import search_all
 from attnbench.command.terminal import INTERRUPTED, say, status_of
 from attnbench.core.evidence import floor_first, stored_floors
-from attnbench.core.format import duration, ms, percent, roughly
+from attnbench.core.format import ms, percent
 from attnbench.core.machine import Machine, this_machine, why_not
 from attnbench.report import tidy
 from attnbench.report.tables import BAD, FAINT, GOOD, Styled, Table, columns, console
 from attnbench.report.tables import show as show_table
-from attnbench.sweep.compare import starting_s, unlike
+from attnbench.sweep.compare import unlike
 from attnbench.sweep.plan import problems
 from attnbench.sweep.start import settings_of
 from impls.errors import CantBeDone
@@ -31,7 +31,7 @@ from impls.problem import InvalidProblem, Problem
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from attnbench.sweep.presets import Preset
     from impls.spec import Variant
@@ -107,48 +107,24 @@ def _run(command: argparse.Namespace, search: CrossoverSearch, machine: Machine)
     """Look until all is found, or something ends it."""
     settings = settings_of(command, machine)
     floors = stored_floors(Path(command.out), machine, settings)
-    measures_floor, first = command.margin is None and not floors, search.rungs[0]
-
-    def guess_s(length: int) -> float:
-        """A guess at a look; the first has the worker to start, and may have a floor to measure."""
-        if search.looks or length != first:
-            return search.guess_s(length, machine)
-        return starting_s() + search.guess_s(length, machine, floor=measures_floor)
-
-    left = LooksLeft(lambda: sum(map(guess_s, search.ahead())), command.budget)
+    search.measures_floor = command.margin is None and not floors
     words = " ".join(w for w in str(search.problem).split() if w[:1] != "n")
-    say(
-        f"where {search.a.label} and {search.b.label} overtake each other, from {first:,} to "
-        f"{search.rungs[-1]:,} ({words}); about {roughly(left.left_s)}, "
-        f"{duration(command.budget)} at the most"
+
+    def hear(_: CrossoverSearch, tell: Callable[..., None]) -> None:
+        if search.looks and (result := search.looks[-1].result).comparison is None:
+            tell(f"{search.looks[-1].size:,}: {result.status}: {result.why}", "yellow")
+
+    search.stopped = search_all(
+        [search],
+        lambda engine: pairs_by(engine, command.seed or 0, command.margin, floors),
+        command.budget,
+        search.problem.device,
+        settings,
+        what=f"where {search.a.label} and {search.b.label} overtake each other, from "
+        f"{search.rungs[0]:,} to {search.rungs[-1]:,} ({words})",
+        notes=[floor_first("at the first length")] if search.measures_floor else [],
+        hear=hear,
     )
-    if measures_floor:
-        say(floor_first("at the first length"))
-    with Progress() as progress:
-        progress.at(0, 0, left.left_s, "the worker starts")
-
-        def watch(_: CrossoverSearch, length: int, limit_s: float) -> None:
-            left_s = left.begin(guess_s(length), limit_s)
-            number = len(search.looks) + 1
-            progress.at(0, 0, left_s, f"look {number}, at {length:,} {search.what}")
-
-        def hear(_: CrossoverSearch) -> None:
-            if search.looks and (result := search.looks[-1].result).comparison is None:
-                length = search.looks[-1].size
-                progress.tell(f"{length:,}: {result.status}: {result.why}", "yellow")
-
-        search.stopped = until_stopped(
-            search.problem.device,
-            settings,
-            lambda engine: take_looks(
-                [search],
-                pairs_by(engine, command.seed or 0, command.margin, floors),
-                command.budget,
-                watch,
-            ),
-            hear,
-            progress.tell,
-        )
 
 
 def rows(search: CrossoverSearch) -> Iterator[tidy.Row]:
@@ -185,8 +161,8 @@ def show(search: CrossoverSearch) -> None:
         interval = f"[{c.low:.3f}, {c.high:.3f}]"
         figures = *map(ms, c.medians), f"{c.ratio:.3f}", interval, c.n, percent(c.margin)
         lines.append((where, faster, *figures))
-    right = (search.what, *numbers)
-    heads = columns(search.what, "faster", *numbers, right=right, wrap=("faster",))
+    right = (search.unit, *numbers)
+    heads = columns(search.unit, "faster", *numbers, right=right, wrap=("faster",))
     show_table(Table("", heads, lines))
     out = console()
     out.print(escape(f"{search.sentence()}."))

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench.answer.search import LooksLeft, grid_for, take_looks, until_stopped
+from attnbench.answer.search import grid_for
 from attnbench.command import arguments
-from attnbench.command.progress import Progress
+from attnbench.command.searching import search_all
 from attnbench.command.terminal import INTERRUPTED, say
 from attnbench.core.evidence import STAMP, check_writable, made_here, save_beside
-from attnbench.core.format import duration, roughly, size
-from attnbench.core.machine import Machine, pace, this_machine
+from attnbench.core.format import duration, size
+from attnbench.core.machine import Machine, this_machine
 from attnbench.features.limits import view
 from attnbench.features.limits.search import (
     BATCH_SEQ,
@@ -26,17 +26,14 @@ from attnbench.features.limits.search import (
     probes_by,
 )
 from attnbench.report import tidy
-from attnbench.sweep.compare import starting_s
 from attnbench.sweep.plan import here
 from attnbench.sweep.start import settings_of
-from impls.errors import CantBeDone
 from impls.problem import InvalidProblem
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from attnbench.core.settings import Settings
     from attnbench.sweep.presets import Preset
 
 DEFAULT_MEMORY = 2 << 30
@@ -45,7 +42,6 @@ GPU_SHARE = 0.5
 """The share of a GPU's memory: the inputs, and the checks of the outputs, need the rest."""
 DEFAULT_TIME_S = 0.2
 """A longer one leaves more brackets of the whole table open when the time below is over."""
-DRAWING_S = 1.5
 
 
 def limits(command: argparse.Namespace) -> int:
@@ -62,78 +58,45 @@ def limits(command: argparse.Namespace) -> int:
     facts = made_here(machine, by=command.by, budget=asdict(budget), seed=command.seed or 0)
     facts["settings"] = settings.to_dict()
 
-    def save(*, stopped: bool, ended: bool = True) -> Path:
+    def save(*, stopped: bool) -> Path:
         """The file, whole or not at all, with a row for each variant in each phase."""
         some = searches if command.variants else [x for x in searches if x.possible]
-        facts.update(stopped=stopped, rows=frontier(some, stopped=stopped, ended=ended))
+        facts.update(stopped=stopped, rows=frontier(some, stopped=stopped))
         return save_beside(out, machine.name, f"{name}/limits.json", facts)
 
+    def hear(search: LimitSearch, tell: Callable[..., None]) -> None:
+        if search.cut is not None:
+            why = search.refusal[1] if search.refusal else "given up: the wall clock was spent"
+            tell(f"{search.variant.label} {search.problem.phase}: {why}", "yellow")
+        save(stopped=False)  # on disk when the next look begins
+
     check_writable(out, machine)
-    stopped = _run(command, searches, budget, settings, save)
+    stopped = search_all(
+        searches,
+        lambda engine: probes_by(engine, command.seed or 0),
+        command.budget,
+        grid.device,
+        settings,
+        what=f"the {'longest sequence' if command.by == 'seq' else 'largest batch'} of "
+        f"{len({search.variant.label for search in searches})} variants in "
+        f"{size(budget.peak_bytes)} and {duration(budget.seconds)} a call, "
+        f"{len(searches)} searches",
+        hear=hear,
+    )
     file = save(stopped=stopped)
-    rows, pictures = facts["rows"], [file.with_suffix(".png"), file.with_suffix(".svg")]
     if command.json:
         print(file.read_text(), end="")
     elif command.csv:
-        tidy.show(map(view.csv_row, rows))
+        tidy.show(map(view.csv_row, facts["rows"]))
     else:
-        view.show(rows, facts["budget"], command.by)
-    try:
-        title = f"attnbench {name} on {machine.name}"
-        has_picture = view.draw(rows, facts["budget"], command.by, title, pictures)
-        say(f"kept in {file}" + (f"; drawn in {pictures[0]}" if has_picture else ""))
-    except CantBeDone as error:
-        say(f"kept in {file}; {error}")
+        view.show(facts["rows"], facts["budget"], command.by)
+    say(f"kept in {file}")
     if stopped:
         return INTERRUPTED
     if not any(search.possible for search in searches):
         say("attnbench: nothing was run: no variant takes this problem here, for the reasons said")
         return 2
     return int(finding(searches))
-
-
-def _run(
-    command: argparse.Namespace,
-    searches: Sequence[LimitSearch],
-    budget: CallBudget,
-    settings: Settings,
-    save: Callable[..., object],
-) -> bool:
-    """Look at all limits in turn, and save what is known after each; True if Ctrl-C ended it."""
-    by, total = command.by, len(searches)
-    left = LooksLeft(lambda: sum(search.ahead_s() for search in searches), command.budget)
-    about_s = min(starting_s() + left.left_s, command.budget)
-    say(
-        f"the {'longest sequence' if by == 'seq' else 'largest batch'} of "
-        f"{len({search.variant.label for search in searches})} variants in "
-        f"{size(budget.peak_bytes)} and {duration(budget.seconds)} a call, {total} searches; about "
-        f"{roughly(about_s + DRAWING_S * pace())}, {duration(command.budget)} at the most"
-    )
-
-    def watch(search: LimitSearch, tokens: int, limit_s: float) -> None:
-        gate_s = search.gate.guess_s if search.gated is None else 0.0
-        left_s = left.begin(gate_s or search.guess_s(), limit_s)
-        over = sum(each.next() is None for each in searches)
-        what = f"{search.variant.label} {search.problem.phase}, {by} {tokens:,}"
-        progress.at(over, total, left_s, what)
-
-    def hear(search: LimitSearch) -> None:
-        if search.cut is not None:
-            why = search.refusal[1] if search.refusal else "given up: the wall clock was spent"
-            progress.tell(f"{search.variant.label} {search.problem.phase}: {why}", "yellow")
-        save(stopped=False, ended=False)  # on disk when the next look begins
-
-    with Progress(after_s=DRAWING_S) as progress:
-        progress.at(0, total, about_s, "the worker starts")
-        return until_stopped(
-            searches[0].problem.device if searches else "cpu",
-            settings,
-            lambda engine: take_looks(
-                searches, probes_by(engine, command.seed or 0), command.budget, watch
-            ),
-            hear,
-            progress.tell,
-        )
 
 
 def _grid(command: argparse.Namespace, machine: Machine) -> Preset:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from attnbench.answer.search import LooksLeft, grid_for, until_stopped
+from attnbench.answer.search import grid_for
 from attnbench.command import arguments
-from attnbench.command.progress import Progress
+from attnbench.command.searching import search_all
 from attnbench.command.terminal import INTERRUPTED, say, status_of
 from attnbench.core.evidence import floor_first, stored_floors
-from attnbench.core.format import counted, duration, roughly
+from attnbench.core.format import counted
 from attnbench.core.machine import Machine, this_machine
 from attnbench.core.record import FINDINGS
 from attnbench.core.tuned import (
@@ -26,18 +26,16 @@ from attnbench.core.tuned import (
     versions_of,
 )
 from attnbench.features.tune import search, view
-from attnbench.features.tune.search import CandidateTrial, Options, Tuning
+from attnbench.features.tune.search import Tuning
 from attnbench.report import tidy
-from attnbench.sweep.compare import Compared, pairs_guess_s, starting_s
 from attnbench.sweep.start import settings_of
 from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from attnbench.core.settings import Settings
-    from attnbench.sweep.engine import LocalEngine
 
 
 def tune(command: argparse.Namespace) -> int:
@@ -81,50 +79,28 @@ def _run(
     """
     floors = stored_floors(Path(command.out), machine, settings)
     measures_floor = command.margin is None and not floors
-    cell = search.cell_of(tunings[0], {})
-    trial_s, first_s = (
-        pairs_guess_s(cell, cell, machine, search.TRIAL_S, floor=floor)
-        for floor in (False, measures_floor)
+    for tuning in tunings:
+        tuning.measures_floor = measures_floor
+    most = max(len(tuning.rungs) - 1 for tuning in tunings)
+
+    def hear(tuning: Tuning, tell: Callable[..., None]) -> None:
+        if tuning.next() is None:
+            _save(tuning, path, machine, settings)
+        compared = tuning.trials[-1].compared
+        if compared.status in FINDINGS:
+            tell(f"{compared.status}: {compared.why}", "yellow")
+
+    return search_all(
+        tunings,
+        lambda engine: search.pairs_by(engine, command.seed or 0, command.margin, floors),
+        command.budget,
+        tunings[0].problem.device,
+        settings,
+        what=f"tuning {tunings[0].row.label} on {counted(len(tunings), 'problem')}, "
+        f"{counted(most, 'candidate')} each",
+        notes=[floor_first("first for each problem")] if measures_floor else [],
+        hear=hear,
     )
-
-    def ahead_s() -> float:
-        """A guess at the trials to come; the first has the worker to start."""
-        start_s = starting_s() + first_s - trial_s
-        begins = not any(each.trials for each in tunings)
-        return sum(each.ahead for each in tunings) * trial_s + (start_s if begins else 0.0)
-
-    left, left_s = LooksLeft(ahead_s, command.budget), search.countdown(command.budget)
-    most = max(sum(map(len, tuning.groups)) for tuning in tunings)
-    say(
-        f"tuning {tunings[0].row.label} on {counted(len(tunings), 'problem')}, "
-        f"{counted(most, 'candidate')} each; about {roughly(left.left_s)}, "
-        f"{duration(command.budget)} at the most"
-    )
-    if measures_floor:
-        say(floor_first("first for each problem"))
-    with Progress() as progress:
-        progress.at(0, 0, left.left_s, "the worker starts")
-
-        def hear(event: tuple[Tuning, CandidateTrial | None]) -> None:
-            tuning, trial = event
-            if trial.final if trial else tuning.final is None:
-                _save(tuning, path, machine, settings)
-            if trial and trial.compared.status in FINDINGS:
-                progress.tell(f"{trial.compared.status}: {trial.compared.why}", "yellow")
-
-        def trials(engine: LocalEngine) -> Iterator[tuple[Tuning, CandidateTrial | None]]:
-            pairs = search.pairs_by(engine, command.seed or 0, command.margin, floors, left_s)
-
-            def ask(tuning: Tuning, options: Options, *more: Any) -> Compared:
-                seconds = left.begin(trial_s, max(left_s(), 1.0))
-                label = search.cell_of(tuning, options).variant.label
-                progress.at(0, 0, seconds, f"{label} {tuning.problem}")
-                return pairs(tuning, options, *more)
-
-            return search.tune(tunings, ask, command.budget)
-
-        device = tunings[0].problem.device
-        return until_stopped(device, settings, trials, hear, progress.tell)
 
 
 def _save(tuning: Tuning, path: Path, machine: Machine, settings: Settings) -> None:
@@ -155,5 +131,5 @@ def _save(tuning: Tuning, path: Path, machine: Machine, settings: Settings) -> N
                 made=datetime.now(UTC).isoformat(timespec="seconds"),
             )
         )
-    if lines or (not tuning.cut and any(trial.comparison for trial in tuning.trials)):
+    if lines or (tuning.complete and any(trial.comparison for trial in tuning.trials)):
         save_lines(path, lines, [kind_of(tuning.row.label, problem)])

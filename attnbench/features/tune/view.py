@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from attnbench.core.format import key_values, mib, percent
 from attnbench.core.tuned import lengths_alike
-from attnbench.features.tune.search import CandidateTrial, Tuning
+from attnbench.features.tune.search import Trial, Tuning
 from attnbench.report import tables, tidy
 from attnbench.report.tables import FAINT, Styled, Table, columns, console
 from impls.problem import Problem
@@ -55,7 +55,7 @@ def show(tunings: Sequence[Tuning]) -> None:
             out.print(escape(why), style=FAINT)
 
 
-def _line(tuning: Tuning, trial: CandidateTrial) -> tuple[Any, ...]:
+def _line(tuning: Tuning, trial: Trial) -> tuple[Any, ...]:
     c, memory = trial.comparison, mib(tuning.peak_bytes(trial.options))
     words = key_values(trial.options) + (", again" if trial.final else "")
     against = key_values(trial.against) or DEFAULTS
