@@ -14,7 +14,7 @@ from attnbench.features.commits.rounds import CommitVerdict
 from attnbench.features.commits.rows import own_names, rows_of
 from attnbench.sweep.engine import open_worker
 from tests import calling
-from tests.commits import plants, runs
+from tests.commits import plants
 from tests.repositories import PROJECT, ROWS, Kernels, git
 
 LAYOUTS = ["flat", "src"]
@@ -128,14 +128,19 @@ def test_what_an_installer_leaves_is_no_change(kernels, file, refused):
 
 
 @pytest.mark.parametrize("kernels", ["flat"], indirect=True)
-@pytest.mark.parametrize("words", [["HEAD"], ["compare", "HEAD~1", "HEAD"]])
-def test_a_repository_without_rows_is_refused_and_attnbenchs_own_is_not_measured(kernels, words):
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["HEAD"], "compare two commits: 'attnbench history compare BASE HEAD'"),
+        (["compare", "HEAD~1", "HEAD"], "has no rows in these commits"),
+    ],
+)
+def test_a_repository_without_rows_is_refused_and_asv_is_for_a_clone(kernels, words, why):
     (kernels.root / "pyproject.toml").write_text(declares_nothing(PROJECT))
     kernels.commit("declares none")
     kernels.commit("nor does this")
     status, _, err = calling.asked("history", *words)
-    assert status == 2
-    assert "has no rows in these commits" in err and "--table FILE" in err
+    assert status == 2 and why in err
 
 
 @pytest.mark.parametrize("kernels", ["flat"], indirect=True)
@@ -182,25 +187,3 @@ def test_rows_that_can_not_be_read_are_no_rows_removed(kernels):
     found = compared(kernels)
     assert found.exit_status == 1
     assert verdicts(found) == {"my.good": CommitVerdict.LOST}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kernels", LAYOUTS, indirect=True)
-def test_asv_measures_each_commits_rows(kernels, site, monkeypatch, tmp_path):
-    """And keeps to its own folders; a copy of the slow commit is installed."""
-    site(kernels)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    kernels.commit("once again", times=1)
-    words = ["HEAD~2..HEAD", "--rounds", "2", "--bench", "time.*128.*forward", "--json"]
-    said = calling.asked("history", *words)
-    assert said[0] == 0, said[2]
-    times = {}
-    for commit in ("HEAD~1", "HEAD"):
-        sha = git(kernels.root, "rev-parse", commit)
-        (file,) = (kernels.root / "results" / "asv").rglob(f"{sha[:8]}*.json")
-        found = runs.cells(file)
-        assert {variant for variant, _, _ in found} == {"'my.good'"}
-        _, samples = found["'my.good'", "128", "'forward'"]
-        times[commit] = min(samples)
-    assert times["HEAD~1"] > 3 * times["HEAD"]
-    assert git(kernels.root, "status", "--porcelain") == ""

@@ -16,7 +16,7 @@ from attnbench.core import checkout
 from attnbench.core.checkout import Commit
 from attnbench.features.commits import rounds, rows
 from attnbench.features.commits import verb as commits
-from attnbench.features.commits.asv_interface import CommitHistory
+from attnbench.features.commits.asv_interface import CommitResults
 from attnbench.features.commits.rounds import CommitsComparison
 from attnbench.features.selfcheck import selfcheck
 from attnbench.features.selfcheck.selfcheck import PlantOutcome
@@ -110,6 +110,9 @@ class Asv:
     def publish(self):
         return Path("index.html")
 
+    def compare(self, *_):
+        return []
+
 
 @pytest.fixture
 def place(monkeypatch, tmp_path):
@@ -140,15 +143,13 @@ def place(monkeypatch, tmp_path):
     monkeypatch.setattr(checkout.Repository, "refuse_dirty", lambda *_: None)
     monkeypatch.setattr(checkout, "find_commits", lambda *_: [*ends.values()])
     monkeypatch.setattr(checkout, "find_commit", lambda name, *_: ends[name])
-    monkeypatch.setattr(rows, "names_in", lambda *_: ["linear.elu", "matmul"])
     monkeypatch.setattr(rows, "plan_cells", lambda *_: rows.CellPlan([]))
     monkeypatch.setattr(rounds, "compare_in_rounds", lambda *_, **__: compared)
     monkeypatch.setattr(commits, "Asv", Asv)
     monkeypatch.setattr(commits, "ensure_machine", lambda: "box")
-    found = [
-        CommitHistory(one, 3, skipped=1, failed=["a"], newly_failed=[]) for one in ends.values()
-    ]
-    monkeypatch.setattr(commits, "report", lambda *_: found)
+    values = {("time", "matmul", "128", "forward"): 1.0, ("time", "sdpa", "128", "forward"): None}
+    read = lambda commit, *_: CommitResults(commit, values)  # noqa: E731
+    monkeypatch.setattr(commits.CommitResults, "read", read)
 
 
 @pytest.fixture

@@ -89,20 +89,6 @@ def plan_cells(
     return CellPlan(cells, files, new, lost, ragged, (whys[0], whys[1]))
 
 
-def names_in(commits: Sequence[Commit], repository: Repository) -> list[str]:
-    """The rows of a repository of somebody's own in some commits, for the suite to measure; none of
-    a clone, where the suite has its own choice. Raises BadCommit where there are none.
-    """
-    if not repository.whole:
-        return []
-    if not repository.own:
-        raise BadCommit(
-            f"{repository.root} is a clone of attnbench, whose suite measures rows of impls; leave "
-            "--table out, or compare two commits: 'attnbench history compare BASE HEAD --table …'"
-        )
-    return own_names([rows_of(commit, repository) for commit in commits], repository)
-
-
 def own_names(tables: Sequence[CommitRows], repository: Repository) -> list[str]:
     """The rows that a repository has in any of some commits; raises BadCommit where it has none."""
     if names := list(dict.fromkeys(name for table in tables for name in table.own)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from attnbench.core.record import FINDINGS
 from attnbench.core.settings import Settings
 from attnbench.core.store import named_run
 from attnbench.features.commits import rounds, rows, view
-from attnbench.features.commits.asv_interface import Asv, ensure_machine, report
+from attnbench.features.commits.asv_interface import Asv, CommitResults, ensure_machine
 from attnbench.report import tidy
 from attnbench.sweep import compare as pairs
 from attnbench.sweep import engine as engines
@@ -214,9 +214,8 @@ def _series(args: argparse.Namespace) -> int:
     repository = checkout.repository(args.table)
     commits = checkout.find_commits(args.range, repository.root)
     repository.refuse_dirty(commits)
-    names = rows.names_in(commits, repository)
-    asv, machine = Asv.of(repository, names), ensure_machine()
-    guess_s = Asv.guess_s(len(commits), args.rounds, args.bench, names)
+    asv, machine = Asv.of(repository), ensure_machine()
+    guess_s = Asv.guess_s(len(commits), args.rounds, args.bench)
     say(
         f"measuring {counted(len(commits), 'commit')} with asv, in "
         f"{counted(args.rounds, 'round')} through all of them, as machine {machine}; about "
@@ -230,13 +229,20 @@ def _series(args: argparse.Namespace) -> int:
                 "note: some benchmarks failed; the table says how many, 'asv show' which and why"
             )
         page = asv.publish()
-    histories = report(commits, asv.results, machine, args.factor, repository)
+    results = [CommitResults.read(commit, asv.results, machine) for commit in commits]
+    full = [each for each in results if each.values]
+    moved = {
+        one.commit.sha: asv.compare(before.commit.sha, one.commit.sha, machine, args.factor)
+        for before, one in pairwise(full)
+    }
+    lost = {one.commit.sha: one.newly_failed(before) for before, one in pairwise(full)}
     if args.json:
         about = {"machine": machine, "factor": args.factor, "page": str(page)}
-        print(json.dumps({**about, "commits": [asdict(one) for one in histories]}))
+        each = {"commits": [*view.history_rows(results)], "moved": moved, "newly_failed": lost}
+        print(json.dumps({**about, **each}))
     elif args.csv:
-        tidy.show(view.history_rows(histories))
+        tidy.show(view.history_rows(results))
     else:
-        view.history(histories, args.factor)
+        view.history(results, moved, lost)
     say(f"pages: {page}; to see them: {asv.preview_command}")
-    return int(any(one.newly_failed for one in histories))  # 'slower' is no finding: no pairs
+    return int(any(lost.values()))  # 'slower' is no finding: no pairs

@@ -23,7 +23,7 @@ from attnbench.core.format import (
     roughly,
 )
 from attnbench.core.stats import Comparison, Verdict
-from attnbench.features.commits.asv_interface import CommitHistory
+from attnbench.features.commits.asv_interface import CommitResults
 from attnbench.features.commits.rounds import (
     FINDINGS,
     LOOKS,
@@ -289,48 +289,36 @@ def _commits_remarks(both: CommitsComparison) -> Iterator[str]:
             yield f"{cell.variant} on {cell.problem}: {why}"
 
 
-def history_rows(histories: Sequence[CommitHistory]) -> Iterator[tidy.Row]:
-    """A row a commit, oldest first: how many benchmarks were measured, failed and moved."""
-    for one in histories:
+def history_rows(results: Sequence[CommitResults]) -> Iterator[tidy.Row]:
+    """A row a commit, oldest first: how many benchmarks were measured, skipped and failed."""
+    for one in results:
+        failed = len(one.failed)
         yield {
             "commit": one.commit.sha,
             "subject": one.commit.subject,
-            "measured": one.measured,
+            "measured": len(one.values) - failed - one.skipped,
             "skipped": one.skipped,
-            "failed": len(one.failed),
-            "newly_failed": len(one.newly_failed),
-            "slower": len(one.slower),
-            "faster": len(one.faster),
+            "failed": failed,
         }
 
 
-def history(histories: Sequence[CommitHistory], factor: float) -> None:
-    """A line a commit, oldest first, and what moved by asv's rule."""
-    styles = {"measured": "", "skipped": FAINT, "failed": BAD, "slower": BAD, "faster": GOOD}
-    rows, remarks = [], []
-    for one, numbers in zip(histories, history_rows(histories), strict=True):
-        cells = [Styled(numbers[name], numbers[name] and style) for name, style in styles.items()]
-        rows.append((one.commit.sha[:8], one.commit.subject, *cells))
-        moved = {"slower": one.slower, "faster": one.faster}
-        lines = {
-            word: [
-                f"{m.name}: {m.before:.4g} → {m.after:.4g} ({m.ratio:.3f})"
-                for m in sorted(some, key=lambda m: abs(m.ratio - 1), reverse=True)
-            ]
-            for word, some in moved.items()
-        }
-        for word, names in {**lines, "fails now": one.newly_failed}.items():
-            more = [f"{len(names) - MANY} more"] if len(names) > MANY else []
-            remarks += [f"{one.commit.sha[:8]} {word}: {name}" for name in [*names[:MANY], *more]]
-        if any(lines.values()) and not one.changed:
-            remarks.append(f"{one.commit.sha[:8]} changed nothing that is measured")
+def history(
+    results: Sequence[CommitResults],
+    moved: Mapping[str, Sequence[str]],
+    lost: Mapping[str, Sequence[str]],
+) -> None:
+    """A line a commit, oldest first; what fails now; and what moved since the commit before."""
+    styles = {"measured": "", "skipped": FAINT, "failed": BAD}
+    rows = []
+    for one in history_rows(results):
+        cells = [Styled(one[name], one[name] and style) for name, style in styles.items()]
+        rows.append((str(one["commit"])[:8], one["subject"], *cells))
     heads = columns("commit", "subject", *styles, right=[*styles], wrap=["subject"])
     tables.show(Table("", heads, rows))
-    for text in remarks:
-        console().print(escape(text))
-    _faint(
-        [
-            f"slower and faster: by asv's rule, more than {factor:g} times; not in pairs, though: "
-            "'attnbench history compare' decides"
-        ]
-    )
+    for sha, names in lost.items():
+        if names:
+            console().print(escape(f"{sha[:8]} fails now: {first_few(names, MANY)}"), style=BAD)
+    for sha, lines in moved.items():
+        if lines:
+            console().print(escape("\n".join([f"\n{sha[:8]}, by asv:", *lines])), soft_wrap=True)
+    _faint(["asv's rule is not of pairs: 'attnbench history compare' decides"])
