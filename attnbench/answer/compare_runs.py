@@ -20,7 +20,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from attnbench.answer.ranking import MARGIN
-from attnbench.core.disk import HEADER, RECORDS, StoreError
+from attnbench.core.disk import StoreError
 from attnbench.core.format import doubt_words, key_values
 from attnbench.core.lock import collector_off
 from attnbench.core.record import Record, Status, cell_key
@@ -32,13 +32,6 @@ from attnbench.sweep.compare import Compared, corrected
 Header = Mapping[str, Any]
 COMPARED = ("machine", "settings", "code", "seed", "budget_s", "tables", "tuned")
 """Of a header: what numbers may depend on."""
-SAID_SHORT = {
-    "machine.name": "machine",
-    "machine.torch_cuda": "torch's CUDA",
-    "budget_s": "budget",
-    "machine.memory_bytes": "memory, bytes",
-    "code.dirty": "uncommitted changes",
-}
 GROUPS = ("machine", "settings", "code", "versions", "environment")
 WORSE = (
     {Status.MEASURED},
@@ -171,7 +164,8 @@ def differences(a: Header, b: Header) -> Iterator[Difference]:
         one, other = (flat.get(path, "nothing") for flat in (flat_a, flat_b))
         if one != other:
             words = " ".join(part for part in path.split(".") if part not in GROUPS)
-            yield Difference(SAID_SHORT.get(path, words.replace("gpus", "gpu")), one, other)
+            words = "machine" if path == "machine.name" else words.replace("gpus", "gpu")
+            yield Difference(words.replace("_", " "), one, other)
     files_a, files_b = (h.get("files") or {} for h in (a, b))
     same = {*files_a.values()} & {*files_b.values()}  # though it may lie elsewhere
     for file in dict.fromkeys([*files_a, *files_b]):
@@ -198,18 +192,16 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 def _refuse_unlike_methods(
     names: Sequence[str], headers: Sequence[Header], records: Sequence[Sequence[Record]]
 ) -> None:
-    protocols, sentences = set(), {}
-    for name, header, some in zip(names, headers, records, strict=True):
-        headed, timed = header.get("protocol"), {r.protocol for r in some if r.time}
-        protocols |= {headed, *timed}
-        words = f"{name} was measured with protocol {headed or 'none'}"
-        if timed - {headed}:
-            words += f" by {HEADER}, and with {' and '.join(map(str, sorted(timed)))} by {RECORDS}"
-        sentences[name] = words
-    if len(protocols) > 1:
+    protocols = [
+        {header.get("protocol"), *(r.protocol for r in some if r.time)}
+        for header, some in zip(headers, records, strict=True)
+    ]
+    if len(set().union(*protocols)) > 1:
+        each = (" and ".join(sorted(map(str, some))) for some in protocols)
+        runs = map("{} was measured with protocol {}".format, names, each)
         raise Incomparable(
-            f"{'; '.join(sentences.values())}: numbers of unlike protocols are never compared; "
-            "measure again with one attnbench"
+            f"{'; '.join(runs)}: numbers of unlike protocols are never compared; measure again "
+            "with one attnbench"
         )
     allocators = [allocator_of(header) for header in headers]
     if len(set(allocators)) > 1:

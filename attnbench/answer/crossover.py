@@ -20,7 +20,6 @@ from attnbench.core.machine import this_machine
 from attnbench.core.record import Status
 from attnbench.core.stats import Comparison, Verdict
 from attnbench.sweep.compare import (
-    LEAST_PAIRS,
     START_AND_GATE_S,
     Compared,
     compare_cell,
@@ -40,6 +39,8 @@ GROW = (Status.OUT_OF_MEMORY, Status.TIMED_OUT)
 PAIRS_S, PAIRS_SHARE = 8.0, 1 / 4
 """Seconds of pairs a length, and their share of the time left at most: what they can't tell apart
 stays a tie."""
+FEW_PAIRS = 40
+"""That most lengths take."""
 BUDGET, STOPPED = "the budget was spent", "it was stopped"
 """Reasons for an early end."""
 A, B, NEITHER = "a", "b", ""
@@ -73,7 +74,7 @@ class CrossoverSearch(SizeSearch[Compared]):
     def __init__(self, a: Variant, b: Variant, problem: Problem, ends: tuple[int, int]) -> None:
         """``problem``: at any length. Raises CantBeDone where both take fewer than two lengths."""
         self.a, self.b, self.problem, self.ends = a, b, problem, ends
-        self.stopped = self.measures_floor = False
+        self.stopped = False
         self.refused: dict[int, str] = {}
         """The lengths that were left out, and why."""
         rungs = []
@@ -109,13 +110,9 @@ class CrossoverSearch(SizeSearch[Compared]):
         return [f"{n} of {total} lengths are left out: {why}" for why, n in whys.items()]
 
     def guess_s(self, size: int) -> float:
-        """A guess at the seconds of a look: both are checked, and pairs taken; at the first, the
-        noise floor too where none is stored.
-        """
+        """A guess at the seconds of a look: both are checked, and pairs taken."""
         judged, against = (Cell(row, self.at(size), None, 0.0) for row in (self.b, self.a))
-        floor = self.measures_floor and not self.looks and size == self.rungs[0]
-        machine = this_machine()
-        return pairs_guess_s(judged, against, machine, PAIRS_S, floor=floor, pairs=LEAST_PAIRS)
+        return pairs_guess_s(judged, against, this_machine(), PAIRS_S, FEW_PAIRS)
 
     def words(self, size: int) -> str:
         """A look in a few words."""

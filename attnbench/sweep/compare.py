@@ -52,16 +52,12 @@ class Compared(Part, frozen=True):
         return {**super().to_dict(), "comparison": msgspec.to_builtins(self.comparison)}
 
 
-class NothingToCompare(CantBeDone):
-    """What was asked can't be compared; a sentence."""
-
-
 def unlike(judged: Variant, against: Variant) -> Iterator[str]:
-    """What must be known of two that do not do the same; raises :class:`NothingToCompare` for
+    """What must be known of two that do not do the same; raises CantBeDone for
     unlike levels.
     """
     if judged.level != against.level:
-        raise NothingToCompare(
+        raise CantBeDone(
             f"{judged.label} is a {judged.level} and {against.label} a {against.level}: their "
             "times are of other work; put the core into a layer, as in 'mha?core=sdpa', or take "
             "two of a level"
@@ -77,25 +73,6 @@ def unlike(judged: Variant, against: Variant) -> Iterator[str]:
             f"note: {judged.label} runs over {over[0]} and {against.label} over {over[1]}: which "
             "is faster says nothing of which makes better use of a device"
         )
-
-
-def compare_cells(
-    judged: Sequence[Cell],
-    against: Sequence[Cell],
-    engine: LocalEngine,
-    *,
-    seed: int,
-    margin: float | None,
-    floors: Sequence[Mapping[str, Any]],
-    budget_s: float,
-    watch: Callable[[Compared], None],
-) -> list[Compared]:
-    """Problem after problem; a difference among many stands only after Holm's correction."""
-    results = []
-    for cell, other in zip(judged, against, strict=True):
-        results.append(compare_cell(cell, other, engine, seed, margin, floors, budget_s))
-        watch(results[-1])
-    return corrected(results)
 
 
 def corrected(results: Sequence[Compared]) -> list[Compared]:
@@ -140,12 +117,10 @@ def compare_cell(
     return blank.with_(comparison=msgspec.convert(answer["comparison"], Comparison))
 
 
-STARTING_S, FLOOR_S, FLOOR_PAIRS = 3.0, 5.0, 8 * 40
-"""For the worker to start; and the least of a noise floor, where none is stored."""
-QUICK = 0.64
-"""The time of a call in pairs, of what all rows take together: few compare slow ones."""
-LEAST_PAIRS, USUAL_PAIRS = 40, 160
-"""Are taken whatever the budget; and decide, as a rule."""
+STARTING_S = 3.0
+"""For the worker to start."""
+QUICK, USUAL_PAIRS = 0.64, 160
+"""The time of a call in pairs, of what all rows take together; and pairs that decide, as a rule."""
 
 
 def starting_s() -> float:
@@ -154,23 +129,13 @@ def starting_s() -> float:
 
 
 def pairs_guess_s(
-    judged: Cell,
-    against: Cell,
-    machine: Machine,
-    budget_s: float,
-    *,
-    floor: bool = False,
-    pairs: int = USUAL_PAIRS,
+    judged: Cell, against: Cell, machine: Machine, budget_s: float, pairs: int = USUAL_PAIRS
 ) -> float:
-    """A guess at the seconds of a problem: both are checked, and pairs taken; with ``floor``, the
-    noise floor is measured first.
-    """
+    """A guess at the seconds of a problem: both are checked, and pairs taken."""
     if judged.left_out or against.left_out:
         return 0.0
     checks = sum(checks_s(cell.variant, cell.problem, machine) for cell in (judged, against))
-    pair_s = 2 * QUICK * call_s(judged.problem, machine)
-    checks += max(FLOOR_S * pace(), FLOOR_PAIRS * pair_s) if floor else 0.0
-    return checks + max(LEAST_PAIRS * pair_s, min(budget_s, pairs * pair_s))
+    return checks + min(budget_s, 2 * pairs * QUICK * call_s(judged.problem, machine))
 
 
 def counts(results: Sequence[Compared]) -> dict[str, int]:
@@ -251,7 +216,7 @@ def hopeful(records: Sequence[Record]) -> tuple[list[str], dict[str, float]]:
 
 def contest_s(cell: Cell, machine: Machine) -> float:
     """A guess at the seconds of pairs of a few near each other, before any was measured."""
-    paired_s = pairs_guess_s(cell, cell, machine, PAIRS_S, pairs=NEAR_PAIRS)
+    paired_s = pairs_guess_s(cell, cell, machine, PAIRS_S, NEAR_PAIRS)
     return CONTEST_S * pace() + MOST_PAIRED * paired_s
 
 

@@ -108,8 +108,8 @@ def test_what_ended_otherwise_is_better_or_worse(run, a, b, change):
     ("header", "records", "said"),
     [
         (1, [1], "1"),
-        (None, [], "none"),
-        (PROTOCOL, [1, PROTOCOL], f"{PROTOCOL} by run.json, and with 1 and {PROTOCOL} by records"),
+        (None, [], "None"),
+        (PROTOCOL, [1, PROTOCOL], f"1 and {PROTOCOL}"),
     ],
 )
 def test_runs_of_unlike_protocols_are_refused(run, header, records, said):

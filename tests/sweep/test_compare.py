@@ -22,11 +22,11 @@ def pairs(*logs):
     return pairs_answer(logs)
 
 
-def compared(engine, judged="einsum", against="matmul", **more):
-    given = {"seed": 3, "margin": None, "floors": [], "budget_s": 5.0, "watch": lambda _: None}
+def compared(engine, judged="einsum", against="matmul", margin=None, floors=()):
     grid = ONE.with_(seq=("16", "32", "48"))
-    cells = (plan_of(name, grid=grid).cells for name in (judged, against))
-    return compare.compare_cells(*cells, engine, **{**given, **more})
+    cells = zip(*(plan_of(name, grid=grid).cells for name in (judged, against)), strict=True)
+    how = engine, 3, margin, floors, 5.0
+    return compare.corrected([compare.compare_cell(*both, *how) for both in cells])
 
 
 def test_the_worker_is_asked_about_the_reference_first_and_the_judged_second():
@@ -50,12 +50,12 @@ def test_a_worker_that_dies_costs_one_problem():
     assert found[2].comparison is None
 
 
-def test_what_can_not_run_here_is_not_asked_for():
-    for names in (("sdpa.cudnn", "einsum"), ("einsum", "sdpa.cudnn")):
-        found = compared(engine := ToldEngine(), *names)
-        assert engine.asked == []
-        assert {c.status for c in found} == {Status.UNAVAILABLE}
-        assert all(c.why.startswith("sdpa.cudnn: sdpa.cudnn needs CUDA") for c in found)
+@pytest.mark.parametrize("names", [("sdpa.cudnn", "einsum"), ("einsum", "sdpa.cudnn")])
+def test_what_can_not_run_here_is_not_asked_for(names):
+    found = compared(engine := ToldEngine(), *names)
+    assert engine.asked == []
+    assert {c.status for c in found} == {Status.UNAVAILABLE}
+    assert all(c.why.startswith("sdpa.cudnn: sdpa.cudnn needs CUDA") for c in found)
 
 
 def plan(length, **more):

@@ -27,9 +27,9 @@ from attnbench.core.machine import Machine, pace
 from attnbench.core.record import NOT_TRIED
 from attnbench.core.stats import Comparison, StopRule, Verdict
 from attnbench.features.commits.rows import CellPlan
-from attnbench.sweep.compare import Compared, corrected
+from attnbench.sweep.compare import Compared, corrected, pairs_guess_s
 from attnbench.sweep.engine import HoldingWorker, Refused
-from attnbench.sweep.plan import Cell, call_s, checks_s
+from attnbench.sweep.plan import Cell
 
 LOOKS = (4, 8, 16)
 """Rounds in all at each look."""
@@ -39,8 +39,8 @@ PAIRS = 80
 """Pairs of a cell in a round: four places in memory."""
 USUAL_ROUNDS, ROUND_S = 12, 3.3
 """Rounds that most comparisons take; and seconds of each round's process."""
-CALL_TAKES = 8.0
-"""So many times dense attention's, canaries and new places in memory included."""
+CALL_TAKES = 12
+"""So many times as long as in other pairs, canaries and new places in memory included."""
 Open = Callable[[Path], AbstractContextManager[HoldingWorker]]
 """Starts a worker with a folder first on its path."""
 
@@ -313,9 +313,5 @@ def judged(medians: Sequence[float], margin: float, pairs: int) -> Comparison:
 
 def round_s(cells: Sequence[Cell], machine: Machine) -> float:
     """A guess at the seconds of a round: both commits' checks of each cell, then pairs."""
-    seconds = ROUND_S * pace()
-    for cell in cells:
-        if cell.left_out is None:
-            checks = 2 * checks_s(cell.variant, cell.problem, machine)
-            seconds += checks + 2 * PAIRS * CALL_TAKES * call_s(cell.problem, machine)
-    return seconds
+    each = (pairs_guess_s(cell, cell, machine, math.inf, CALL_TAKES * PAIRS) for cell in cells)
+    return ROUND_S * pace() + sum(each)

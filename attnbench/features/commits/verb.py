@@ -32,6 +32,7 @@ from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import PRESETS, Preset
 from attnbench.sweep.start import find_preset, settings_of
 from impls import UnknownVariant
+from impls.errors import CantBeDone
 
 PAIRS_S = 30.0
 RUN, VARIANT, NEITHER = "a run folder", "a variant", "neither a run folder nor a variant"
@@ -50,7 +51,7 @@ def compare(args: argparse.Namespace) -> int:
                 kinds[-1] = NEITHER
                 hint = hint if Path(name).exists() else f" ({unknown})"
     if kinds[0] != kinds[1]:
-        raise pairs.NothingToCompare(
+        raise CantBeDone(
             f"{args.a} is {kinds[0]} and {args.b} is {kinds[1]}; compare takes two variants, two "
             f"run folders or two commits{hint}"
         )
@@ -63,7 +64,7 @@ def compare(args: argparse.Namespace) -> int:
         for name in (args.a, args.b):
             checkout.find_commit(name, root)
     except BadCommit as why:
-        raise pairs.NothingToCompare(
+        raise CantBeDone(
             f"{args.a} and {args.b} are no variants and no run folders; as commits, {why}"
         ) from None
     return _commits(args)
@@ -85,7 +86,7 @@ def _problems(args: argparse.Namespace) -> tuple[Machine, Settings, Preset]:
 
 def _variants(args: argparse.Namespace) -> int:
     if args.variant:
-        raise pairs.NothingToCompare("--variant is for two commits; A and B are the variants here")
+        raise CantBeDone("--variant is for two commits; A and B are the variants here")
     (machine, settings, grid), table = _problems(args), impls.table(args.table)
     ranks = {name: table.find(name).ranks for name in (args.a, args.b)}
     mixed = len({bool(each) for each in ranks.values()}) > 1  # only the one runs over several
@@ -99,38 +100,26 @@ def _variants(args: argparse.Namespace) -> int:
         say(note)
     seconds = args.budget or PAIRS_S
     floors = stored_floors(Path(args.out), machine, settings)
-    measures_floor = args.margin is None and not floors
     guesses = [
-        pairs.pairs_guess_s(a, b, machine, seconds, floor=measures_floor)
-        for a, b in zip(judged, against, strict=True)
+        pairs.pairs_guess_s(a, b, machine, seconds) for a, b in zip(judged, against, strict=True)
     ]
     guesses[0] += pairs.starting_s()
     say(
         f"comparing on {counted(len(judged), 'problem')}: up to {duration(seconds)} of pairs each, "
         f"and the checks before them; about {roughly(sum(guesses))}"
     )
-    if measures_floor:
+    if args.margin is None and not floors:
         say(floor_first("first for each problem"))
+    how, results = (args.seed or 0, args.margin, floors, seconds), []
     with engines.engine_on(grid.device, settings) as engine, Progress() as progress:
         progress.expect(guesses)
-        problems = iter([*(str(cell.problem) for cell in judged), "done"])
-        progress.step(next(problems))
-
-        def watch(one: pairs.Compared) -> None:
+        for a, b in zip(judged, against, strict=True):
+            progress.step(str(a.problem))
+            one = pairs.compare_cell(a, b, engine, *how)
             if one.status in FINDINGS:
                 progress.tell(f"{one.problem}: {one.status}: {one.why}", "yellow")
-            progress.step(next(problems))
-
-        results = pairs.compare_cells(
-            judged,
-            against,
-            engine,
-            seed=args.seed or 0,
-            margin=args.margin,
-            floors=floors,
-            budget_s=seconds,
-            watch=watch,
-        )
+            results.append(one)
+    results = pairs.corrected(results)
     if args.json:
         cells = [one.to_dict() for one in results]
         sides: dict[str, Any] = {"judged": both[0].label, "against": both[1].label}
@@ -149,7 +138,7 @@ def _runs(args: argparse.Namespace) -> int:
     names |= {n for n in ("preset", "margin", "variant", "threads", "seed") if getattr(args, n)}
     if names:
         options = ", ".join("--" + name.replace("_", "-") for name in sorted(names))
-        raise pairs.NothingToCompare(f"{options} does not apply to finished runs; leave it out")
+        raise CantBeDone(f"{options} does not apply to finished runs; leave it out")
     both = compare_runs.compare_runs(Path(args.a), Path(args.b))
     if args.json:
         print(json.dumps(both.to_dict()))

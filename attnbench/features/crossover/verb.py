@@ -107,7 +107,7 @@ def _run(command: argparse.Namespace, search: CrossoverSearch, machine: Machine)
     """Look until all is found, or something ends it."""
     settings = settings_of(command, machine)
     floors = stored_floors(Path(command.out), machine, settings)
-    search.measures_floor = command.margin is None and not floors
+    measures_floor = command.margin is None and not floors
     words = " ".join(w for w in str(search.problem).split() if w[:1] != "n")
 
     def hear(_: CrossoverSearch, tell: Callable[..., None]) -> None:
@@ -122,7 +122,7 @@ def _run(command: argparse.Namespace, search: CrossoverSearch, machine: Machine)
         settings,
         what=f"where {search.a.label} and {search.b.label} overtake each other, from "
         f"{search.rungs[0]:,} to {search.rungs[-1]:,} ({words})",
-        notes=[floor_first("at the first length")] if search.measures_floor else [],
+        notes=[floor_first("at the first length")] if measures_floor else [],
         hear=hear,
     )
 

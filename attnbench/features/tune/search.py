@@ -62,7 +62,6 @@ class Tuning(SizeSearch[Trial]):
         """Candidates by the options that they set."""
         super().__init__(range(sum(map(len, self.groups)) + 1))
         self.row, self.problem, self.place = row, problem, turn
-        self.measures_floor = False
 
     @property
     def turn(self) -> int:
@@ -115,9 +114,9 @@ class Tuning(SizeSearch[Trial]):
         return max((look.took_s for look in self.looks), default=0.0)
 
     def guess_s(self, size: int) -> float:
-        """A guess at the seconds of a trial; the noise floor may come before the first."""
-        cell, floor = cell_of(self, {}), self.measures_floor and not self.looks
-        return pairs_guess_s(cell, cell, this_machine(), TRIAL_S, floor=floor)
+        """A guess at the seconds of a trial."""
+        cell = cell_of(self, {})
+        return pairs_guess_s(cell, cell, this_machine(), TRIAL_S)
 
     def ahead_s(self) -> float:
         """A guess at the seconds of the trials to come."""

@@ -79,8 +79,6 @@ def _run(
     """
     floors = stored_floors(Path(command.out), machine, settings)
     measures_floor = command.margin is None and not floors
-    for tuning in tunings:
-        tuning.measures_floor = measures_floor
     most = max(len(tuning.rungs) - 1 for tuning in tunings)
 
     def hear(tuning: Tuning, tell: Callable[..., None]) -> None:
