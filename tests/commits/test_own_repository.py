@@ -75,7 +75,7 @@ def few(monkeypatch):
 
 
 def verdicts(found):
-    return {cell.variant: verdict for cell, verdict, _ in found.judged()}
+    return {cell.variant: verdict for cell, verdict in found.judged()}
 
 
 @pytest.mark.parametrize(

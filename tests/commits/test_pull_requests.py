@@ -15,7 +15,7 @@ from tests.commits.plants import GRID, Opened, Worker, compared, in_rounds
 
 
 def said(found):
-    return {cell.variant: str(verdict) for cell, verdict, _ in found.judged()}
+    return {cell.variant: str(verdict) for cell, verdict in found.judged()}
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_table_that_can_not_be_read_costs_no_worker(repository):
     opened = Opened()
     found = compared(repository, "door", opened=opened)
     assert (said(found), found.exit_status) == ({"matmul": "fails", "einsum": "fails"}, 1)
-    why = found.judged()[0][2]
+    why = found.judged()[0][0].why
     assert "ModuleNotFoundError: No module named 'nowhere_to_be_found'" in why
     assert not (opened.folders or found.added or found.removed)  # nobody knows
     with pytest.raises(CantBeDone, match="can't be read"):

@@ -103,18 +103,15 @@ class CommitsComparison:
         spared = cell.status in NOT_TRIED if name in self.added else cell.why_a
         return CommitVerdict.LEFT_OUT if spared else CommitVerdict.LOST
 
-    def judged(self) -> list[tuple[Compared, CommitVerdict, str]]:
-        """All cells with their verdicts, the gravest first, and why there are no pairs."""
-        order, rows = list(CommitVerdict), []
-        for cell in self.cells:
-            verdict = self.verdict(cell)
-            quiet = cell.comparison is not None or verdict is CommitVerdict.ADDED
-            rows.append((cell, verdict, "" if quiet else cell.why or cell.why_a))
+    def judged(self) -> list[tuple[Compared, CommitVerdict]]:
+        """All cells with their verdicts, the gravest first."""
+        order = list(CommitVerdict)
+        rows = [(cell, self.verdict(cell)) for cell in self.cells]
         return sorted(rows, key=lambda row: order.index(row[1]))
 
     def counts(self) -> dict[str, int]:
         """The number of cells by verdict."""
-        verdicts = [verdict for _, verdict, _ in self.judged()]
+        verdicts = [verdict for _, verdict in self.judged()]
         return {str(each): verdicts.count(each) for each in CommitVerdict if each in verdicts}
 
     @property
@@ -127,7 +124,7 @@ class CommitsComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        cells = [{**cell.to_dict(), "said": str(said)} for cell, said, _ in self.judged()]
+        cells = [{**cell.to_dict(), "said": str(said)} for cell, said in self.judged()]
         values = msgspec.to_builtins(replace(self, cells=()))
         return {**values, "cells": cells, "counts": self.counts()}
 

@@ -127,7 +127,7 @@ def _variants(args: argparse.Namespace) -> int:
         sides["tuned"] = {**plans[0].tuned, **plans[1].tuned}
         print(json.dumps({**sides, "counts": pairs.counts(results), "cells": cells}))
     elif args.csv:
-        tidy.show(view.pairs_rows(results, both[1]))
+        tidy.show(view.csv_rows(view.pairs(results)))
     else:
         view.show_pairs(results, *both)
     return status_of([str(one.status) for one in results])
@@ -143,9 +143,9 @@ def _runs(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(both.to_dict()))
     elif args.csv:
-        tidy.show(view.runs_rows(both))
+        tidy.show(view.csv_rows(view.runs(both)))
     else:
-        view.runs(both, whole=args.tables)
+        view.show_runs(both, whole=args.tables)
     return both.exit_status
 
 
@@ -191,11 +191,11 @@ def _commits(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(both.to_dict()))
     elif args.csv:
-        tidy.show(view.commits_rows(both))
+        tidy.show(view.csv_rows(view.commits(both)))
     elif getattr(args, "markdown", False):
         print(view.markdown(both))
     else:
-        view.commits(both)
+        view.show_commits(both)
     return both.exit_status
 
 
