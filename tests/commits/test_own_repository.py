@@ -84,7 +84,7 @@ def verdicts(found):
         pytest.param("flat", "declared", marks=pytest.mark.slow),
         ("flat", "a copy is installed"),
         pytest.param("src", "the work tree is installed", marks=pytest.mark.slow),
-        ("src", "table"),
+        pytest.param("src", "table", marks=pytest.mark.slow),
     ],
     indirect=["kernels"],
 )
@@ -104,6 +104,7 @@ def test_a_commit_that_is_slower_is_slower(kernels, few, site, way):
     assert (cell.variant, cell.comparison.ratio > 3) == ("my.good", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", ["src"], indirect=True)
 def test_a_commit_that_is_wrong_at_ragged_lengths_is_wrong(kernels, few):
     """Though it is faster at the length that is timed."""
@@ -176,14 +177,3 @@ def test_code_that_is_not_the_commits_is_refused(kernels, site, monkeypatch):
         monkeypatch.setenv("PYTHONPATH", str(place))
         with pytest.raises(BadCommit, match=r"mykernels\.core is loaded from .*core\.py"):
             rows_of(head, where)
-
-
-@pytest.mark.parametrize("kernels", ["src"], indirect=True)
-def test_rows_that_can_not_be_read_are_no_rows_removed(kernels):
-    (kernels.package / "rows.py").write_text("import nowhere_to_be_found\n" + ROWS)
-    kernels.commit("broken")
-    table = rows_of(find_commit("HEAD", kernels.root), Repository(kernels.root))
-    assert "No module named 'nowhere_to_be_found'" in table.unreadable
-    found = compared(kernels)
-    assert found.exit_status == 1
-    assert verdicts(found) == {"my.good": CommitVerdict.LOST}

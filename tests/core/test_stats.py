@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from attnbench.core import stats
-from attnbench.core.record import Determinism, least_time
+from attnbench.core.record import least_time
 from attnbench.core.stats import Comparison, StopRule, Verdict, paired, unpaired
 from impls.cost import Cost
 
@@ -310,17 +310,3 @@ GIVEN = {"flops": {"float32": 1e9}, "copy": {"1000": 8e9, "100000": 4e9, "100000
 def test_the_least_time_is_bound_by_the_product_or_by_the_copy(flops, nbytes, seconds):
     assert least_time(Cost(flops, nbytes), "float32", GIVEN) == pytest.approx(seconds)
     assert least_time(Cost(1, 1), "bfloat16", GIVEN) is None  # its product was not measured
-
-
-@pytest.mark.parametrize(
-    ("repeats", "batch", "place", "why", "words"),
-    [
-        (True, True, True, "", "same bits"),
-        (False, None, None, "", "not over repeats"),
-        (True, False, False, "", "not across batches or places"),
-        (True, None, None, "dear", "same bits over repeats; batch not tried: dear"),
-        (None, None, None, "it was not asked for", "not tried: it was not asked for"),
-    ],
-)
-def test_a_few_words_for_a_table(repeats, batch, place, why, words):
-    assert Determinism(repeats, batch, place, why=why).words() == words

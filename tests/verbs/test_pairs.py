@@ -46,21 +46,23 @@ def test_two_variants_are_compared_on_the_grid(pairs, tmp_path):
     assert {asked["budget_s"] for asked in pairs.asked} == {2.5}
 
 
-def test_the_floors_of_this_machine_are_sent_along(pairs, tmp_path):
+@pytest.mark.parametrize(
+    ("changed", "sent"),
+    [
+        ({}, [{"call_s": 0.001, "floor": 0.02}]),
+        ({"protocol": PROTOCOL + 1}, []),
+        ({"settings": {"threads": 99}}, []),
+        ({"settings": {"threads": this_machine().threads, "allocator": "kept"}}, []),
+    ],
+)
+def test_the_floors_of_this_machine_are_sent_along(pairs, tmp_path, changed, sent):
     machine = this_machine()
     noise = [{"call_s": 0.001, "floor": 0.02, "apart": 0.03, "trials": 8, "pairs": 80}]
     facts = {"protocol": PROTOCOL, "machine": machine.to_dict(), "noise": noise}
     facts["settings"] = {"threads": machine.threads}
-    for changed, floors in (
-        ({}, [{"call_s": 0.001, "floor": 0.02}]),
-        ({"protocol": PROTOCOL + 1}, []),
-        ({"settings": {"threads": 99}}, []),
-        ({"settings": {"threads": machine.threads, "allocator": "kept"}}, []),
-    ):
-        save_machine(tmp_path, machine, {**facts, **changed})
-        pairs.asked.clear()
-        well("compare", "einsum", "matmul", "--out", tmp_path)
-        assert pairs.asked[0]["floors"] == floors
+    save_machine(tmp_path, machine, {**facts, **changed})
+    well("compare", "einsum", "matmul", "--out", tmp_path)
+    assert pairs.asked[0]["floors"] == sent
 
 
 def test_a_crossover_is_answered_and_each_look_is_said_as_it_ends(pairs, tmp_path):
