@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from attnbench.features.limits import view
+from attnbench.features.limits import verb
 
 
 def look(size, why="", time_s=0.15, peak_bytes=100 << 20, reason="", flags=()):
@@ -19,7 +19,7 @@ def row(variant="einsum", held=None, fails=None, **more):
 
 
 def show(shown, *rows):
-    return shown(view.show, rows, {"peak_bytes": 2 << 30, "seconds": 0.2}, "seq")
+    return shown(verb.show, rows, {"peak_bytes": 2 << 30, "seconds": 0.2}, "seq")
 
 
 CASES = [

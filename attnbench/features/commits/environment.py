@@ -92,7 +92,6 @@ def _hand_on(arguments: Namespace, environment: MutableMapping[str, str]) -> Non
         root=str(Path.cwd()),  # asv stands in its folder
         device=this_machine().devices[-1],
         bench=(bench,) if isinstance(bench, str) else tuple(bench),
-        quick=bool(getattr(arguments, "quick", False)),
         interleaved=turns is None or bool(turns),  # None: asv takes turns if it can
         scratch=scratch,
     )

@@ -73,7 +73,6 @@ class AsvRequest(msgspec.Struct, frozen=True):
     device: str = "cpu"
     bench: tuple[str, ...] = ()
     """Expressions, one of which a benchmark with its parameters has to match; any, if none."""
-    quick: bool = False
     interleaved: bool = False
     """Commits take turns, with a process of each in a round."""
     scratch: str = ""
@@ -196,9 +195,8 @@ def measure_commit(request: AsvRequest) -> Cache:
             rows |= _measured(cells, request.device, settings, folder)
             if request.scratch:
                 file.write_bytes(msgspec.json.encode(list(rows.items())))
-        if not request.quick:
-            opened = open_worker(settings, 0, QUICK_S, device=request.device)
-            _add_times(rows, cells, request, lambda: opened(folder))
+        opened = open_worker(settings, 0, QUICK_S, device=request.device)
+        _add_times(rows, cells, request, lambda: opened(folder))
     return Cache(rows)
 
 

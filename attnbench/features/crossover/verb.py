@@ -27,7 +27,7 @@ from attnbench.sweep.compare import unlike
 from attnbench.sweep.plan import problems
 from attnbench.sweep.start import settings_of
 from impls.errors import CantBeDone
-from impls.problem import InvalidProblem, Problem
+from impls.problem import InvalidProblem
 
 if TYPE_CHECKING:
     import argparse
@@ -78,7 +78,8 @@ def plan(a: Variant, b: Variant, grid: Preset, machine: Machine) -> CrossoverSea
             raise CantBeDone(f"{row.label} runs over several processes: compare takes it")
         if (missing := why_not(row, machine)) is not None:
             raise CantBeDone("; ".join(filter(None, [missing.reason, missing.remedy])))
-    return CrossoverSearch(a, b, _problem(grid, a, ends), ends)
+    longest = grid.with_(seq=(str(ends[1]),))
+    return CrossoverSearch(a, b, next(problems(longest, grid.level or (a.level,))), ends)
 
 
 def _range(seq: Sequence[str]) -> tuple[int, int]:
@@ -90,17 +91,6 @@ def _range(seq: Sequence[str]) -> tuple[int, int]:
             f"{LONGEST:,}, and the shorter comes first, as in --seq 128,16384"
         )
     return low, high
-
-
-def _problem(grid: Preset, row: Variant, ends: tuple[int, int]) -> Problem:
-    """The problem at its shortest; if the mask fits no length there, at its longest."""
-    wrong = ""
-    for length in ends:
-        try:
-            return next(problems(grid.with_(seq=(str(length),)), grid.level or (row.level,)))
-        except InvalidProblem as error:
-            wrong = wrong or f"at {length:,}, {error}"
-    raise InvalidProblem(f"no range of lengths can be searched: {wrong}")
 
 
 def _run(command: argparse.Namespace, search: CrossoverSearch, machine: Machine) -> None:
