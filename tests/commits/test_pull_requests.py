@@ -40,15 +40,13 @@ def test_a_commit_is_told_what_it_does_and_nothing_else(repository, base, head, 
     assert found.exit_status == status
 
 
-def test_a_table_that_can_not_be_read_costs_no_worker(repository):
+@pytest.mark.parametrize(("base", "head"), [("main", "door"), ("door", "main")])
+def test_a_table_that_can_not_be_read_is_refused_before_any_worker(repository, base, head):
     opened = Opened()
-    found = compared(repository, "door", opened=opened)
-    assert (said(found), found.exit_status) == ({"matmul": "fails", "einsum": "fails"}, 1)
-    why = found.judged()[0][0].why
-    assert "ModuleNotFoundError: No module named 'nowhere_to_be_found'" in why
-    assert not (opened.folders or found.added or found.removed)  # nobody knows
-    with pytest.raises(CantBeDone, match="can't be read"):
-        compared(repository, "door", "door")
+    why = r"commit \w+ \(door\): .*No module named 'nowhere_to_be_found'; give commits whose"
+    with pytest.raises(CantBeDone, match=why):
+        compared(repository, head, base, opened=opened)
+    assert opened.folders == []
 
 
 @pytest.mark.parametrize(

@@ -192,29 +192,23 @@ def compare_in_rounds(
     ``begins`` gets a round's number and how many cells have no verdict yet; ``watch`` each cell
     that has one.
     """
-    if any(plan.unreadable):  # none of its rows can be measured
-        why_a, why = plan.unreadable
-        status_a, status = ("failed" if each else "measured" for each in plan.unreadable)
-        ends = {"why_a": why_a, "why": why, "status_a": status_a, "status": status}
-        cells = [_blank(cell).with_(**ends) for cell in plan.cells]
-    else:
-        with ExitStack() as stack:
-            folders = [stack.enter_context(repository.laid_out(commit)) for commit in (a, b)]
-            cells = _at_ragged_lengths(plan.ragged, (a, b), folders, opened)
-            for cell in cells:
-                watch(cell)
-            bad = {cell.variant for cell in cells}
-            taking = [CellRounds(cell) for cell in plan.cells if cell.variant.label not in bad]
-            for number in range(1, LOOKS[-1] + 1):
-                if not (left := [one for one in taking if one.result is None]):
-                    break
-                begins(number, len(left))
-                _round(left, (a, b), folders, opened, margin, 1 - number % 2)
-                for one in left:
-                    one.look(number, margin, budget_s)
-                    if one.result is not None:
-                        watch(one.result)
-            cells += [one.result for one in taking if one.result is not None]
+    with ExitStack() as stack:
+        folders = [stack.enter_context(repository.laid_out(commit)) for commit in (a, b)]
+        cells = _at_ragged_lengths(plan.ragged, (a, b), folders, opened)
+        for cell in cells:
+            watch(cell)
+        bad = {cell.variant for cell in cells}
+        taking = [CellRounds(cell) for cell in plan.cells if cell.variant.label not in bad]
+        for number in range(1, LOOKS[-1] + 1):
+            if not (left := [one for one in taking if one.result is None]):
+                break
+            begins(number, len(left))
+            _round(left, (a, b), folders, opened, margin, 1 - number % 2)
+            for one in left:
+                one.look(number, margin, budget_s)
+                if one.result is not None:
+                    watch(one.result)
+    cells += [one.result for one in taking if one.result is not None]
     return CommitsComparison(a, b, plan.changed, corrected(cells), margin, plan.added, plan.removed)
 
 
