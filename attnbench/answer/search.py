@@ -34,6 +34,8 @@ CLIMB_SHARE = 1 / 3
 """An octave that takes more than this share of the time left waits until the gaps are closed."""
 LEAST_POWER, MOST_POWER, APART = 1.0, 2.5, 1.5
 """A cost grows with a power of the size between these, seen in sizes so far apart."""
+GAP_LOOKS = 4
+"""Looks that close a gap, as a rule."""
 LEAP = 32
 """At most so many times the longest size is tried next."""
 TURNS = 2
@@ -107,6 +109,8 @@ class SizeSearch(Generic[Result]):
         """``start``: the first size; ``tries``: failures beyond the longest success that end it."""
         self.rungs, self.start, self.tries = list(rungs), start or rungs[0], tries
         self.looks: list[Look[Result]] = []
+        self.usual = len(octaves(self.rungs)) + GAP_LOOKS
+        """Looks that such a search takes, as a rule."""
         self.cut: int | None = None
         """The size at which it ended early, as the wall clock was spent or it can't go on."""
 
@@ -142,7 +146,8 @@ class SizeSearch(Generic[Result]):
 
     def ahead_s(self) -> float:
         """A guess at the seconds of all looks to come."""
-        return sum(map(self.guess_s, self.ahead()))
+        size, rest = self.next(), max(1, self.usual - len(self.looks))
+        return 0.0 if size is None else rest * self.guess_s(size)
 
     def words(self, size: int) -> str:
         """A look in a few words, for the line of progress."""
@@ -168,13 +173,6 @@ class SizeSearch(Generic[Result]):
         if beyond and not (gap and self.expect_s(beyond) > CLIMB_SHARE * left_s):
             return beyond
         return middle(gap) if gap else None
-
-    def ahead(self) -> list[int]:
-        """The sizes to come, as things stand."""
-        end, gap = self.end, self._gap()
-        top = max((x.size for x in self.looks), default=0)
-        more = [n for n in octaves(self.rungs) if n > top] if end is None else []
-        return [*more, *[middle(gap)] * (1 + len(gap).bit_length())] if gap else more
 
     def _beyond(self) -> int | None:
         """The next octave, or up to the aim; once a size failed, the aim or the middle below it."""

@@ -71,7 +71,7 @@ class LimitSearch(SizeSearch[Probed]):
         rungs, start, self.power = SIZES[by]
         super().__init__(rungs, start=start, tries=len(rungs))
         self.variant, self.problem, self.gate = gate.variant, gate.problem, gate
-        self.by, self.budget = by, budget
+        self.by, self.budget, self.usual = by, budget, USUAL_LOOKS
         self.formula = cache(self._formula)
         self.gated: Record | None = None
         self.refusal: tuple[Status, str] | None = None
@@ -152,12 +152,6 @@ class LimitSearch(SizeSearch[Probed]):
 
         fits = bisect_right(self.rungs, float(self.budget.peak_bytes), hi=most, key=bytes_of)
         return self.rungs[fits - 1] if fits else 0
-
-    def ahead_s(self) -> float:
-        """A guess at the seconds of all looks to come."""
-        if self.next() is None:
-            return 0.0
-        return max(1, USUAL_LOOKS - len(self.looks)) * self.guess_s(self.start)
 
     def guess_s(self, size: int) -> float:
         """A guess at the seconds of a look; the first is the whole gate's."""

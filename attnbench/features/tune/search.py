@@ -61,6 +61,7 @@ class Tuning(SizeSearch[Trial]):
         self.groups = candidates(row, problem)
         """Candidates by the options that they set."""
         super().__init__(range(sum(map(len, self.groups)) + 1))
+        self.usual = len(self.rungs)
         self.row, self.problem, self.place = row, problem, turn
 
     @property
@@ -117,12 +118,6 @@ class Tuning(SizeSearch[Trial]):
         """A guess at the seconds of a trial."""
         cell = cell_of(self, {})
         return pairs_guess_s(cell, cell, this_machine(), TRIAL_S)
-
-    def ahead_s(self) -> float:
-        """A guess at the seconds of the trials to come."""
-        if self.next() is None:
-            return 0.0
-        return max(1, len(self.rungs) - len(self.looks)) * self.guess_s(0)
 
     def words(self, size: int) -> str:
         """A trial in a few words."""
