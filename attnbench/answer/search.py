@@ -153,6 +153,11 @@ class SizeSearch(Generic[Result]):
         """A look in a few words, for the line of progress."""
         raise NotImplementedError
 
+    @property
+    def due(self) -> bool:
+        """Is the next look taken however late it is?"""
+        return False
+
     def aim(self) -> float | None:
         """The size up to which all is thought to succeed; None if unknown."""
         return None
@@ -242,11 +247,14 @@ def take_looks(
     gets the same before the look.
     """
     until = now() + seconds
-    while (left_s := until - now()) > 0:
-        ready = []
+    while True:
+        left_s, ready = until - now(), []
         for number, search in enumerate(searches):
             size = search.next(left_s)
-            if size is not None and (expected := search.expect_s(size)) <= left_s + GRACE_S:
+            if size is None:
+                continue
+            expected = search.expect_s(size)
+            if search.due or (left_s > 0 and expected <= left_s + GRACE_S):
                 ready.append((search.turn, expected, number, size))
         if not ready:
             return

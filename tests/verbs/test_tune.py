@@ -196,7 +196,10 @@ def test_what_decided_is_kept_though_ctrl_c_came_while_it_did(made_up, kept):
     assert len(made_up.asked) == 9 and len(kept()) == 1 and "kept in " in done.stderr
 
 
-def test_when_time_is_short_the_best_so_far_is_decided_on(made_up, kept, monkeypatch):
+@pytest.mark.parametrize(("seconds", "tried"), [("150", (128, 256, 1024, 128)), ("20", (128, 128))])
+def test_when_time_is_short_the_best_so_far_is_decided_on(
+    made_up, kept, monkeypatch, seconds, tried
+):
     now, answer = [0.0], made_up.answer
 
     def slowly(question):
@@ -206,8 +209,8 @@ def test_when_time_is_short_the_best_so_far_is_decided_on(made_up, kept, monkeyp
     made_up.answer = slowly
     clocked = partial(take_looks, now=lambda: now[0])
     monkeypatch.setattr("attnbench.command.searching.take_looks", clocked)
-    done = well(*ONLINE, "--budget", "150")
-    assert options_of(made_up) == [[{}, {"q_block": n}] for n in (128, 256, 1024, 128)]
+    done = well(*ONLINE, "--budget", seconds)
+    assert options_of(made_up) == [[{}, {"q_block": n}] for n in tried]
     assert "; it ended before all was tried" in text(done)
     assert [json.loads(line)["options"] for line in kept()] == [{"q_block": 128}]
 

@@ -101,7 +101,7 @@ class Tuning(SizeSearch[Trial]):
         if self.final:
             return None
         best, trials = Options(), self.trials
-        late = left_s < FINAL_S + 2 * self.expect_s(0)
+        late = left_s < FINAL_S + 2 * max((look.took_s for look in self.looks), default=0.0)
         for group in self.groups:
             mine, trials = trials[: len(group)], trials[len(group) :]
             faster = {t.comparison.ratio: t.options for t in mine if t.faster and t.comparison}
@@ -111,8 +111,14 @@ class Tuning(SizeSearch[Trial]):
         return (best, {}, True) if best else None
 
     def expect_s(self, size: int) -> float:
-        """Seconds that a trial will take: as many as any took; 0 before the first."""
-        return max((look.took_s for look in self.looks), default=0.0)
+        """Nothing: a trial is begun as long as any time is left."""
+        return 0.0
+
+    @property
+    def due(self) -> bool:
+        """What is faster so far has to be decided on: without that all was for nothing."""
+        choice = self.choice(0.0)
+        return choice is not None and choice[2]
 
     def guess_s(self, size: int) -> float:
         """A guess at the seconds of a trial."""
@@ -213,7 +219,7 @@ def pairs_by(
         cells = [cell_of(tuning, each) for each in (options, against)]
         how = engine, seed, margins.get(tuning.problem, margin), floors
         pairs_s = FINAL_S if final else TRIAL_S
-        compared = compare_cell(cells[0], cells[1], *how, pairs_s, PATIENCE_S + left_s)
+        compared = compare_cell(cells[0], cells[1], *how, pairs_s, PATIENCE_S + max(0.0, left_s))
         if not floors and compared.comparison:
             margins[tuning.problem] = compared.comparison.margin
         return Look(number, Trial(options, against, final, compared), None)
