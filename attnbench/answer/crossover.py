@@ -226,9 +226,10 @@ class CrossoverSearch(SizeSearch[Compared]):
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
+        labels = a, b = self.a.label, self.b.label
         return {
-            "a": self.a.label,
-            "b": self.b.label,
+            "a": a,
+            "b": b,
             "computes": {row.label: row.computes for row in (self.a, self.b)},
             "range": list(self.ends),
             "stretches": [
@@ -240,6 +241,8 @@ class CrossoverSearch(SizeSearch[Compared]):
                     **look.result.to_dict(),
                     "length": look.size,
                     "leader": None if look.side is None else self.label_of(look.side),
+                    "median_s": (c := look.result.comparison)
+                    and dict(zip(labels, c.medians, strict=True)),
                     "took_s": look.took_s,
                 }
                 for look in self.all_looks
