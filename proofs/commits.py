@@ -140,7 +140,7 @@ def verdicts(root: Path, base: str, branch: str, new: bool) -> tuple[dict[str, s
     cells = json.loads(done.stdout)["cells"]
     ends = [
         f"{c['variant']} {c['said']}"
-        + (f" {c['pairs']['comparison']['ratio']:.3f}" if c["pairs"] else "")
+        + (f" {c['comparison']['ratio']:.3f}" if c["comparison"] else "")
         for c in cells
     ]
     changed = {c["variant"]: c["said"] for c in cells if c["said"] in CALLED}

@@ -266,7 +266,7 @@ def _verdicts() -> Iterator[Figure]:
     yield f"noise floor, {floor['trials']} comparisons of itself", floor["floor"] * 100, 2, "%"
     for extra, trials in TRIALS.items():
         rule = StopRule(margin, budget_s=PAIRS_BUDGET_S)
-        results = [compare_ready(ready[0], ready[extra], rule).comparison for _ in range(trials)]
+        results = [compare_ready(ready[0], ready[extra], rule) for _ in range(trials)]
         verdicts = [c.verdict for c in results]
         counts = ", ".join(f"{v} {verdicts.count(v)}" for v in Verdict if v in verdicts)
         ratio = statistics.median(c.ratio for c in results)

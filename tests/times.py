@@ -1,6 +1,9 @@
 """Times whose figures are those of their samples, as every reader of records insists."""
 
-from attnbench.core.stats import summary
+import msgspec
+from msgspec import structs
+
+from attnbench.core.stats import paired, summary
 
 
 def figures(samples):
@@ -22,3 +25,14 @@ def around(median, near=0.0):
     """Nine samples with this median, whose interval ends so far from it, as a share of it."""
     low, high = median * (1 - near), median * (1 + near)
     return [low, low, *[median] * 5, high, high]
+
+
+def in_pairs(logs, margin=0.01, a_s=1e-3, b_s=1e-3):
+    """The comparison of pairs with these logarithms of b/a; each call takes so long."""
+    times = {"a_s": [a_s] * len(logs), "b_s": [b_s] * len(logs)}
+    return structs.replace(paired(logs, margin), **times, stop="decided")
+
+
+def pairs_answer(*same, **more):
+    """The answer of a worker that took such pairs."""
+    return {"comparison": msgspec.to_builtins(in_pairs(*same, **more))}

@@ -30,7 +30,7 @@ from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     from attnbench.core.record import Record
-    from attnbench.sweep.compare import ContestResult
+    from attnbench.sweep.compare import Compared
     from impls import Table
     from impls.problem import Problem
 
@@ -354,7 +354,14 @@ def _why_none(excluded: Sequence[Excluded], wants: Wants) -> str:
     return text
 
 
-def settle(choice: Choice, contests: Sequence[ContestResult]) -> Choice:
+def contest_row(pair: Compared) -> dict[str, Any]:
+    """A contest as a header and a choice have it."""
+    figures: dict[str, Any] = msgspec.to_builtins(pair.comparison)
+    figures = {name: x for name, x in figures.items() if name not in ("a_s", "b_s", "stop")}
+    return {"judged": pair.variant, "against": pair.against, **figures}
+
+
+def settle(choice: Choice, contests: Sequence[Compared]) -> Choice:
     """The choice again, where those that were near each other were compared in pairs.
 
     Each was compared with the same one. The fastest is the one that is faster than that one, or
@@ -363,7 +370,11 @@ def settle(choice: Choice, contests: Sequence[ContestResult]) -> Choice:
     """
     ranked = choice.ranking.all if choice.ranking else ()
     by_name = {c.variant: c for c in ranked}
-    over = {pair.judged: pair.comparison for pair in contests if pair.judged in by_name}
+    over = {
+        pair.variant: pair.comparison
+        for pair in contests
+        if pair.variant in by_name and pair.comparison
+    }
     if choice.ranking is None or not over or contests[0].against not in by_name:
         return choice
     base = contests[0].against
@@ -388,4 +399,4 @@ def settle(choice: Choice, contests: Sequence[ContestResult]) -> Choice:
     if after is not None and {winner, after.variant} <= spans.keys():
         (one, low, high), (other, least, most) = spans[winner], spans[after.variant]
         ranking = replace(ranking, lead=Interval(other / one, least / high, most / low))
-    return replace(choice, ranking=ranking, pairs=tuple(pair.to_dict() for pair in contests))
+    return replace(choice, ranking=ranking, pairs=tuple(map(contest_row, contests)))

@@ -11,32 +11,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from attnbench.answer.ranking import MARGIN
-from attnbench.core.disk import HEADER, RECORDS, StoreError
+from attnbench.core.disk import StoreError
 from attnbench.core.format import doubt_words, key_values
 from attnbench.core.lock import collector_off
 from attnbench.core.record import Record, Status, cell_key
-from attnbench.core.stats import LEAST_PAIRS, Comparison, Verdict, holm, tally, unpaired
+from attnbench.core.stats import LEAST_PAIRS, Verdict, unpaired
 from attnbench.core.store import read_header, read_records
-from impls.problem import Problem
+from attnbench.sweep.compare import Compared, corrected
 
 Header = Mapping[str, Any]
 COMPARED = ("machine", "settings", "code", "seed", "budget_s", "tables", "tuned")
 """Of a header: what numbers may depend on."""
-SAID_SHORT = {
-    "machine.name": "machine",
-    "machine.torch_cuda": "torch's CUDA",
-    "budget_s": "budget",
-    "machine.memory_bytes": "memory, bytes",
-    "code.dirty": "uncommitted changes",
-}
 GROUPS = ("machine", "settings", "code", "versions", "environment")
 WORSE = (
     {Status.MEASURED},
@@ -54,8 +48,7 @@ class Incomparable(StoreError):
     """Two runs of which nothing can be said together; a sentence with what to do."""
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """One thing that the two headers have otherwise."""
 
     what: str
@@ -63,70 +56,34 @@ class Difference:
     b: str
 
 
-@dataclass(frozen=True)
-class ComparedCell:
-    """One cell of both runs, its problem as run b has it; ``memory_ratio`` is b's peak over a's.
-    ``reason``: why the side that has no time has none; ``notes``: what disturbed the timing.
-    """
-
-    variant: str
-    problem: Problem
-    status_a: Status
-    status_b: Status
-    comparison: Comparison | None
-    memory_ratio: float | None
-    across_devices: bool
-    reason: str
-    notes: tuple[str, ...]
-    computes: str
-
-    @property
-    def change(self) -> str:
-        """``worse`` or ``better`` by status, or nothing."""
-        a, b = (
-            next(n for n, some in enumerate(WORSE) if status in some)
-            for status in (self.status_a, self.status_b)
-        )
-        return "worse" if b > a else "better" if b < a else ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return {
-            **asdict(self),
-            "problem": self.problem.to_dict(),
-            "status_a": str(self.status_a),
-            "status_b": str(self.status_b),
-            "comparison": self.comparison and self.comparison.to_dict(),
-            "change": self.change,
-            "notes": list(self.notes),
-        }
+def change_of(cell: Compared) -> str:
+    """``worse`` or ``better`` by status, or nothing."""
+    a, b = (
+        next(n for n, some in enumerate(WORSE) if status in some)
+        for status in (cell.status_a, cell.status)
+    )
+    return "worse" if b > a else "better" if b < a else ""
 
 
-@dataclass(frozen=True)
-class RunsComparison:
+class RunsComparison(msgspec.Struct, frozen=True):
     """What can be said of run b against run a: of the cells that have a time in both, or another
     status in one than in the other; ``alike`` more ended alike and without a time.
     """
 
     a: str
     b: str
-    differences: tuple[Difference, ...]
-    cells: tuple[ComparedCell, ...]
+    differences: Sequence[Difference]
+    cells: Sequence[Compared]
     alike: int
-    only_a: tuple[str, ...]
-    only_b: tuple[str, ...]
+    only_a: Sequence[str]
+    only_b: Sequence[str]
     margin: float
-
-    @property
-    def across_devices(self) -> bool:
-        """Whether any cell ran on another device in one run than in the other."""
-        return any(cell.across_devices for cell in self.cells)
 
     def counts(self) -> dict[str, int]:
         """How often each verdict was given, and how often a status changed for worse or better."""
-        changed = [c.change for c in self.cells if c.change]
-        verdicts = tally(cell.comparison for cell in self.cells)
-        return verdicts | {word: changed.count(word) for word in ("worse", "better")}
+        verdicts = [str(cell.comparison.verdict) for cell in self.cells if cell.comparison]
+        verdicts += [change_of(cell) for cell in self.cells]
+        return {word: verdicts.count(word) for word in (*map(str, Verdict), "worse", "better")}
 
     @property
     def apart(self) -> tuple[float, float] | None:
@@ -145,16 +102,9 @@ class RunsComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        names = ("a", "b", "margin", "across_devices", "alike", "apart")
-        return {
-            **{name: getattr(self, name) for name in names},
-            "paired": False,
-            "differences": [asdict(d) for d in self.differences],
-            "cells": [cell.to_dict() for cell in self.cells],
-            "only_a": list(self.only_a),
-            "only_b": list(self.only_b),
-            "counts": self.counts(),
-        }
+        cells = [{**cell.to_dict(), "change": change_of(cell)} for cell in self.cells]
+        values = msgspec.to_builtins(replace(self, cells=()))
+        return {**values, "cells": cells, "apart": self.apart, "counts": self.counts()}
 
 
 def compare_runs(a: Path, b: Path) -> RunsComparison:
@@ -194,18 +144,15 @@ def compared(
     noise = chain.from_iterable(header.get("noise") or () for header in headers)
     margin = max([MARGIN, *(each["floor"] for each in noise)])
     cells = [_compared(cells_a[key], cells_b[key], headers, margin) for key in common]
-    telling = [c for c in cells if c.status_b is not c.status_a or c.status_b is Status.MEASURED]
-    corrected = iter(holm([c.comparison for c in telling if c.comparison is not None]))
+    telling = [c for c in cells if c.status_a != c.status or c.status == Status.MEASURED]
     return RunsComparison(
         *names,
-        tuple(differences(*headers)),
-        tuple(
-            c if c.comparison is None else replace(c, comparison=next(corrected)) for c in telling
-        ),
+        differences=list(differences(*headers)),
+        cells=corrected(telling),
         alike=len(cells) - len(telling),
-        margin=margin,
         only_a=only_a,
         only_b=only_b,
+        margin=margin,
     )
 
 
@@ -216,7 +163,8 @@ def differences(a: Header, b: Header) -> Iterator[Difference]:
         one, other = (flat.get(path, "nothing") for flat in (flat_a, flat_b))
         if one != other:
             words = " ".join(part for part in path.split(".") if part not in GROUPS)
-            yield Difference(SAID_SHORT.get(path, words.replace("gpus", "gpu")), one, other)
+            words = "machine" if path == "machine.name" else words.replace("gpus", "gpu")
+            yield Difference(words.replace("_", " "), one, other)
     files_a, files_b = (h.get("files") or {} for h in (a, b))
     same = {*files_a.values()} & {*files_b.values()}  # though it may lie elsewhere
     for file in dict.fromkeys([*files_a, *files_b]):
@@ -243,59 +191,58 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 def _refuse_unlike_methods(
     names: Sequence[str], headers: Sequence[Header], records: Sequence[Sequence[Record]]
 ) -> None:
-    protocols, sentences = set(), {}
-    for name, header, some in zip(names, headers, records, strict=True):
-        headed, timed = header.get("protocol"), {r.protocol for r in some if r.time}
-        protocols |= {headed, *timed}
-        words = f"{name} was measured with protocol {headed or 'none'}"
-        if timed - {headed}:
-            words += f" by {HEADER}, and with {' and '.join(map(str, sorted(timed)))} by {RECORDS}"
-        sentences[name] = words
-    if len(protocols) > 1:
+    protocols = [
+        {header.get("protocol"), *(r.protocol for r in some if r.time)}
+        for header, some in zip(headers, records, strict=True)
+    ]
+    if len(set().union(*protocols)) > 1:
+        each = (" and ".join(sorted(map(str, some))) for some in protocols)
+        runs = map("{} was measured with protocol {}".format, names, each)
         raise Incomparable(
-            f"{'; '.join(sentences.values())}: numbers of unlike protocols are never compared; "
-            "measure again with one attnbench"
+            f"{'; '.join(runs)}: numbers of unlike protocols are never compared; measure again "
+            "with one attnbench"
         )
 
 
-def _compared(a: Record, b: Record, headers: Sequence[Header], margin: float) -> ComparedCell:
+def _compared(a: Record, b: Record, headers: Sequence[Header], margin: float) -> Compared:
     comparison, notes = None, []
     if a.time and b.time:
         notes = [
             f"{x}: {doubt_words(f)}" for x, t in (("a", a.time), ("b", b.time)) for f in t.doubts
         ]
-        doubt = bool(notes)
-        if a.time.clock != b.time.clock:
-            notes.append(f"the clocks are not the same: {a.time.clock} and {b.time.clock}")
         of_a, of_b = ([s for s in t.samples_s if math.isfinite(s)] for t in (a.time, b.time))
         comparison = unpaired(of_a, of_b, margin)
-        if doubt and comparison.verdict is not Verdict.INCONCLUSIVE:
+        if notes and comparison.verdict is not Verdict.INCONCLUSIVE:
             comparison = replace(comparison, verdict=Verdict.INCONCLUSIVE)
             notes.append(UNDECIDED)
         if comparison.n < LEAST_PAIRS:
             notes.append(f"fewer than {LEAST_PAIRS} samples on a side decide nothing")
-        if differ := [k for k, v in b.options.items() if a.options.get(k, v) != v]:
-            each = (key_values({k: r.options[k] for k in differ}) for r in (a, b))
-            notes.append(f"the options are not the same: {' and '.join(each)}")
+        differ = [k for k, v in b.options.items() if a.options.get(k, v) != v]
+        for what, one, other in (
+            ("clocks", a.time.clock, b.time.clock),
+            ("devices", _device(a, headers[0]), _device(b, headers[1])),
+            ("options", *(key_values({k: r.options[k] for k in differ}) for r in (a, b))),
+        ):
+            if one != other:
+                notes.append(f"the {what} are not the same: {one} and {other}")
     peaks = [r.memory.peak_bytes if r.memory else None for r in (a, b)]
-    reasons = (f"{side}: {r.reason}" for side, r in zip("ab", (a, b), strict=True) if r.reason)
-    return ComparedCell(
-        b.variant,
-        b.problem,
-        a.status,
-        b.status,
-        comparison,
-        memory_ratio=peaks[1] / peaks[0] if peaks[0] and peaks[1] is not None else None,
-        across_devices=_device(a, headers[0]) != _device(b, headers[1]),
-        reason="; ".join(reasons),
-        notes=tuple(notes),
+    return Compared(
+        problem=b.problem,
+        variant=b.variant,
         computes=b.computes or a.computes,
+        comparison=comparison,
+        status=b.status,
+        why=b.reason,
+        status_a=a.status,
+        why_a=a.reason,
+        memory_ratio=peaks[1] / peaks[0] if peaks[0] and peaks[1] is not None else None,
+        notes=tuple(notes),
     )
 
 
-def _device(record: Record, header: Header) -> tuple[str, ...]:
-    """What the cell ran on: the kind of device and the names that the machine gives it."""
+def _device(record: Record, header: Header) -> str:
+    """The name that the machine gives to what the cell ran on."""
     kind, machine = record.problem.device.split(":")[0], header.get("machine") or {}
     if kind == "cpu":
-        return kind, str(machine.get("cpu"))
-    return kind, *sorted(str(gpu.get("name")) for gpu in machine.get("gpus", ()))
+        return str(machine.get("cpu"))
+    return ", ".join(sorted({str(gpu.get("name")) for gpu in machine.get("gpus", ())})) or kind

@@ -7,30 +7,23 @@ lengths between, where they can't be told apart, are its ties.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from statistics import median
 from typing import Any, NamedTuple
 
 from attnbench.answer.ranking import torch_rank
-from attnbench.answer.search import (
-    GRACE_S,
-    Look,
-    SizeSearch,
-    fresh_if_full,
-    ladder,
-    sized,
-)
-from attnbench.core.format import counted, name_and_kind, percent, three
-from attnbench.core.machine import Machine
+from attnbench.answer.search import GRACE_S, Look, SizeSearch, fresh_if_full, ladder, sized
+from attnbench.core.format import counted, name_and_kind, percent
+from attnbench.core.machine import this_machine
 from attnbench.core.record import Status
-from attnbench.core.stats import Comparison, Verdict, corrected
+from attnbench.core.stats import Comparison, Verdict
 from attnbench.sweep.compare import (
-    LEAST_PAIRS,
     START_AND_GATE_S,
     Compared,
     compare_cell,
+    corrected,
     pairs_guess_s,
 )
 from attnbench.sweep.engine import LocalEngine
@@ -46,6 +39,8 @@ GROW = (Status.OUT_OF_MEMORY, Status.TIMED_OUT)
 PAIRS_S, PAIRS_SHARE = 8.0, 1 / 4
 """Seconds of pairs a length, and their share of the time left at most: what they can't tell apart
 stays a tie."""
+FEW_PAIRS = 40
+"""That most lengths take."""
 BUDGET, STOPPED = "the budget was spent", "it was stopped"
 """Reasons for an early end."""
 A, B, NEITHER = "a", "b", ""
@@ -56,18 +51,9 @@ class Stretch(NamedTuple):
     """Neighbouring lengths with the same leader; an empty one where they can't be told apart."""
 
     leader: str
-    looks: Sequence[Look[Compared]]
+    first: int
+    last: int
     decided: bool
-
-    @property
-    def first(self) -> int:
-        """The shortest length."""
-        return self.looks[0].size
-
-    @property
-    def last(self) -> int:
-        """The longest length."""
-        return self.looks[-1].size
 
 
 class Crossover(NamedTuple):
@@ -79,7 +65,7 @@ class Crossover(NamedTuple):
     after: str
     low: int
     high: int
-    ties: tuple[int, int] | None
+    ties: list[int] | None
 
 
 class CrossoverSearch(SizeSearch[Compared]):
@@ -89,12 +75,12 @@ class CrossoverSearch(SizeSearch[Compared]):
         """``problem``: at any length. Raises CantBeDone where both take fewer than two lengths."""
         self.a, self.b, self.problem, self.ends = a, b, problem, ends
         self.stopped = False
-        self.refused: dict[str, list[int]] = {}
-        """By reason, the lengths that were left out."""
+        self.refused: dict[int, str] = {}
+        """The lengths that were left out, and why."""
         rungs = []
         for length in ladder(*ends, LEAST_STEP):
             if why := self._refusal(length):
-                self.refused.setdefault(why, []).append(length)
+                self.refused[length] = why
             else:
                 rungs.append(length)
         if len(rungs) < 2:
@@ -118,26 +104,26 @@ class CrossoverSearch(SizeSearch[Compared]):
         return next((f"{label}: {why}" for label, why in whys if why is not None), "")
 
     def left_out(self) -> list[str]:
-        """The lengths that were left out, a sentence a reason."""
-        notes = []
-        for why, lengths in self.refused.items():
-            where = f"{len(lengths)} lengths from {lengths[0]:,} to {lengths[-1]:,} are"
-            where = where if len(lengths) > 1 else f"{lengths[0]:,} is"
-            notes.append(f"{where} left out: {why}")
-        return notes
+        """How many lengths were left out, a sentence a reason."""
+        total = len(ladder(*self.ends, LEAST_STEP))
+        whys = Counter(self.refused.values())
+        return [f"{n} of {total} lengths are left out: {why}" for why, n in whys.items()]
 
-    def guess_s(self, length: int, machine: Machine, *, floor: bool = False) -> float:
+    def guess_s(self, size: int) -> float:
         """A guess at the seconds of a look: both are checked, and pairs taken."""
-        judged, against = (Cell(row, self.at(length), None, 0.0) for row in (self.b, self.a))
-        return pairs_guess_s(judged, against, machine, PAIRS_S, floor=floor, pairs=LEAST_PAIRS)
+        judged, against = (Cell(row, self.at(size), None, 0.0) for row in (self.b, self.a))
+        return pairs_guess_s(judged, against, this_machine(), PAIRS_S, FEW_PAIRS)
+
+    def words(self, size: int) -> str:
+        """A look in a few words."""
+        return f"look {len(self.looks) + 1}, at {size:,} {self.unit}"
 
     # ---- the result ----------------------------------------------------------------------------
 
     def sides(self) -> list[Look[Compared]]:
         """The looks with pairs, by length, after Holm's correction over all of them."""
         looks = super().sides()
-        pairs = corrected([look.result.pairs for look in looks])
-        results = [replace(x.result, pairs=each) for x, each in zip(looks, pairs, strict=True)]
+        results = corrected([look.result for look in looks])
         return [
             replace(look, result=result, side=leader(comparison_of(result)))
             for look, result in zip(looks, results, strict=True)
@@ -160,7 +146,7 @@ class CrossoverSearch(SizeSearch[Compared]):
         return BUDGET if self.cut is not None or self.next() is not None else ""
 
     @property
-    def what(self) -> str:
+    def unit(self) -> str:
         """The unit of a length."""
         return "keys" if self.problem.phase == "decode" else "tokens"
 
@@ -174,23 +160,24 @@ class CrossoverSearch(SizeSearch[Compared]):
 
     def stretches(self) -> list[Stretch]:
         """All, by length."""
-        groups = [(side, [*looks]) for side, looks in groupby(self.sides(), lambda x: x.side)]
-        return [
-            Stretch(self.label_of(side), looks, all(map(self.decided, looks)))
-            for side, looks in groups
-        ]
+        stretches = []
+        for side, group in groupby(self.sides(), lambda look: look.side):
+            looks = [*group]
+            ends = looks[0].size, looks[-1].size
+            stretches.append(Stretch(self.label_of(side), *ends, all(map(self.decided, looks))))
+        return stretches
 
     def crossovers(self) -> list[Crossover]:
         """Each change of leader, by length."""
         crossovers: list[Crossover] = []
         ahead: Stretch | None = None
-        ties: list[Stretch] = []
+        ties: list[int] = []
         for stretch in self.stretches():
             if not stretch.leader:
-                ties.append(stretch)
+                ties += [stretch.first, stretch.last]
                 continue
             if ahead is not None and ahead.leader != stretch.leader:
-                tied = (ties[0].first, ties[-1].last) if ties else None
+                tied = [ties[0], ties[-1]] if ties else None
                 ends = ahead.last, stretch.first
                 crossovers.append(Crossover(ahead.leader, stretch.leader, *ends, tied))
             ahead, ties = stretch, []
@@ -202,88 +189,68 @@ class CrossoverSearch(SizeSearch[Compared]):
         a, b = map(self.name_of, labels)
         if not looks:
             return f"{a} and {b} were compared at no length"
-        pairs = sum(comparison_of(look.result).n for look in looks)
-        texts = [self._course()]
+        comparisons = [comparison_of(look.result) for look in looks]
+        places, stretches = list[str](), self.stretches()
+        tied = f"they are tied, margin {percent(max(c.margin for c in comparisons))}"
+        for one in stretches:
+            where = f"from {one.first:,} to {one.last:,}" if one.first < one.last else ""
+            where = where or f"at {one.first:,}"
+            level = tied if one.decided else "the pairs did not decide"
+            place = f"{self.name_of(one.leader)} is faster" if one.leader else level
+            places.append(f"{where}{'' if places else f' {self.unit}'} {place}")
+        texts = [f"{a} and {b}: {'; '.join(places)}"]
         for c in self.crossovers():
             after, before = self.name_of(c.after), self.name_of(c.before)
             texts.append(f"{after} overtakes {before} between {c.low:,} and {c.high:,}")
         first, other = sorted(labels, key=torch_rank)
-        tie = any(not one.leader and one.decided for one in self.stretches())
+        tie = any(not one.leader and one.decided for one in stretches)
         if tie and torch_rank(first) != torch_rank(other):
             texts.append(f"Where they tie, use {self.name_of(first)}: it is torch's own")
+        pairs = sum(c.n for c in comparisons)
         return f"{'. '.join(texts)} ({pairs:,} pairs at {counted(len(looks), 'length')})"
-
-    def _course(self) -> str:
-        """Which one leads where."""
-        a, b = self.name_of(self.a.label), self.name_of(self.b.label)
-        places: list[str] = []
-        for one in self.stretches():
-            margins = sorted(comparison_of(look.result).margin for look in one.looks)
-            margin = " to ".join(dict.fromkeys(map(percent, (margins[0], margins[-1]))))
-            where = f"from {one.first:,} to {one.last:,}"
-            where = where if one.first < one.last else f"at {one.first:,}"
-            where += "" if places else f" {self.what}"
-            leads = f"{self.name_of(one.leader)} is faster" if one.leader else ""
-            level = f"they are tied, margin {margin}" if one.decided else "the pairs did not decide"
-            places.append(f"{where} {leads or level}")
-        if len(places) > 1:
-            return "; ".join(places)
-        if not one.leader and not one.decided:
-            return f"the pairs did not decide between {a} and {b}, {where}"
-        if not one.leader:
-            return f"{a} and {b} are tied, margin {margin}, {where}"
-        throughout = "throughout, " if one.first < one.last else ""
-        ratios = [comparison_of(one.looks[n].result).ratio for n in (0, -1)]
-        shares = [three(x if one.leader == self.b.label else 1 / x) for x in ratios]
-        share = " to ".join(dict.fromkeys(shares))
-        other = b if one.leader == self.a.label else a
-        return f"{leads} {throughout}{where}: it takes {share} of the time of {other}"
 
     def notes(self) -> list[str]:
         """All else that must be known."""
-        end, looks, ended = self.end, self.sides(), self.ended
-        notes = self.left_out()
+        end, ended, notes = self.end, self.ended, self.left_out()
         for look in self.failures:
             where = f"from {look.size:,} on" if look is end else f"at {look.size:,}"
-            why = f"{look.result.status.words}: {look.result.why}"
-            notes.append(f"{where} they can't be compared: {why}")
+            status = look.result.status.replace("_", " ")
+            notes.append(f"{where} they can't be compared: {status}: {look.result.why}")
         if self.cut is not None:
             notes.append(f"{BUDGET} while {self.cut:,} was looked at")
         elif ended and end is None and self.longest < self.rungs[-1]:
             notes.append(f"{ended} before {self.rungs[-1]:,} was looked at")
-        if undecided := [f"{look.size:,}" for look in looks if not self.decided(look)]:
+        if undecided := [f"{look.size:,}" for look in self.sides() if not self.decided(look)]:
             notes.append(f"at {', '.join(undecided)} the pairs did not decide")
-        if len(looks) > 1:
-            notes.append("two crossovers within an octave of lengths would not be seen")
         return notes
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        stretches, crossovers = self.stretches(), [each._asdict() for each in self.crossovers()]
+        labels = a, b = self.a.label, self.b.label
         return {
-            "a": self.a.label,
-            "b": self.b.label,
+            "a": a,
+            "b": b,
             "computes": {row.label: row.computes for row in (self.a, self.b)},
             "range": list(self.ends),
-            "stretches": [{"leader": x.leader, "from": x.first, "to": x.last} for x in stretches],
-            "crossovers": [{**c, "ties": c["ties"] and list(c["ties"])} for c in crossovers],
-            "looks": [self._look(look) for look in self.all_looks],
+            "stretches": [
+                {"leader": x.leader, "from": x.first, "to": x.last} for x in self.stretches()
+            ],
+            "crossovers": [each._asdict() for each in self.crossovers()],
+            "looks": [
+                {
+                    **look.result.to_dict(),
+                    "length": look.size,
+                    "leader": None if look.side is None else self.label_of(look.side),
+                    "median_s": (c := look.result.comparison)
+                    and dict(zip(labels, c.medians, strict=True)),
+                    "took_s": look.took_s,
+                }
+                for look in self.all_looks
+            ],
             "ended": self.ended or "found",
             "notes": self.notes(),
             "sentence": self.sentence(),
             "problem": self.problem.to_dict(),
-        }
-
-    def _look(self, look: Look[Compared]) -> dict[str, Any]:
-        result, medians = look.result, medians_of(look.result)
-        return {
-            "length": look.size,
-            "status": str(result.status),
-            "why": result.why,
-            "leader": None if look.side is None else self.label_of(look.side),
-            "median_s": medians and dict(zip((self.a.label, self.b.label), medians, strict=True)),
-            "took_s": look.took_s,
-            "comparison": result.comparison and result.comparison.to_dict(),
         }
 
 
@@ -296,12 +263,6 @@ def comparison_of(result: Compared) -> Comparison:
 def leader(comparison: Comparison) -> str:
     """The one that is faster by more than the margin."""
     return {Verdict.SLOWER: A, Verdict.FASTER: B}.get(comparison.verdict, NEITHER)
-
-
-def medians_of(result: Compared) -> tuple[float, float] | None:
-    """Seconds of a call of a and of b; None where there are no pairs."""
-    pairs = result.pairs
-    return None if pairs is None else (median(pairs.a_s), median(pairs.b_s))
 
 
 def pairs_by(

@@ -14,20 +14,16 @@ from math import inf, log
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
-from attnbench.sweep.engine import LocalEngine, engine_on
 from attnbench.sweep.plan import here
 from attnbench.sweep.start import find_preset
-from attnbench.sweep.sweep import Interrupt
 from impls.problem import InvalidProblem, Problem
 
 if TYPE_CHECKING:
     from attnbench.core.machine import Machine
-    from attnbench.core.settings import Settings
     from attnbench.sweep.presets import Preset
 
 By = Literal["seq", "batch"]
 Result = TypeVar("Result")
-Event = TypeVar("Event")
 GRACE_S = 5.0
 """By how much the last look may be late."""
 RUNGS = 16
@@ -38,6 +34,8 @@ CLIMB_SHARE = 1 / 3
 """An octave that takes more than this share of the time left waits until the gaps are closed."""
 LEAST_POWER, MOST_POWER, APART = 1.0, 2.5, 1.5
 """A cost grows with a power of the size between these, seen in sizes so far apart."""
+GAP_LOOKS = 4
+"""Looks that close a gap, as a rule."""
 LEAP = 32
 """At most so many times the longest size is tried next."""
 TURNS = 2
@@ -111,6 +109,8 @@ class SizeSearch(Generic[Result]):
         """``start``: the first size; ``tries``: failures beyond the longest success that end it."""
         self.rungs, self.start, self.tries = list(rungs), start or rungs[0], tries
         self.looks: list[Look[Result]] = []
+        self.usual = len(octaves(self.rungs)) + GAP_LOOKS
+        """Looks that such a search takes, as a rule."""
         self.cut: int | None = None
         """The size at which it ended early, as the wall clock was spent or it can't go on."""
 
@@ -140,6 +140,24 @@ class SizeSearch(Generic[Result]):
         beyond = (x for x in self.failures if x.size > longest and (longest or x.grows))
         return next(beyond, None)
 
+    def guess_s(self, size: int) -> float:
+        """A guess at the seconds of a look, before any was taken."""
+        raise NotImplementedError
+
+    def ahead_s(self) -> float:
+        """A guess at the seconds of all looks to come."""
+        size, rest = self.next(), max(1, self.usual - len(self.looks))
+        return 0.0 if size is None else rest * self.guess_s(size)
+
+    def words(self, size: int) -> str:
+        """A look in a few words, for the line of progress."""
+        raise NotImplementedError
+
+    @property
+    def due(self) -> bool:
+        """Is the next look taken however late it is?"""
+        return False
+
     def aim(self) -> float | None:
         """The size up to which all is thought to succeed; None if unknown."""
         return None
@@ -160,13 +178,6 @@ class SizeSearch(Generic[Result]):
         if beyond and not (gap and self.expect_s(beyond) > CLIMB_SHARE * left_s):
             return beyond
         return middle(gap) if gap else None
-
-    def ahead(self) -> list[int]:
-        """The sizes to come, as things stand."""
-        end, gap = self.end, self._gap()
-        top = max((x.size for x in self.looks), default=0)
-        more = [n for n in octaves(self.rungs) if n > top] if end is None else []
-        return [*more, *[middle(gap)] * (1 + len(gap).bit_length())] if gap else more
 
     def _beyond(self) -> int | None:
         """The next octave, or up to the aim; once a size failed, the aim or the middle below it."""
@@ -236,11 +247,14 @@ def take_looks(
     gets the same before the look.
     """
     until = now() + seconds
-    while (left_s := until - now()) > 0:
-        ready = []
+    while True:
+        left_s, ready = until - now(), []
         for number, search in enumerate(searches):
             size = search.next(left_s)
-            if size is not None and (expected := search.expect_s(size)) <= left_s + GRACE_S:
+            if size is None:
+                continue
+            expected = search.expect_s(size)
+            if search.due or (left_s > 0 and expected <= left_s + GRACE_S):
                 ready.append((search.turn, expected, number, size))
         if not ready:
             return
@@ -250,28 +264,6 @@ def take_looks(
         if (look := ask(search, size, left_s)) is not None:
             search.looks.append(replace(look, took_s=now() - start))
         yield search
-
-
-def until_stopped(
-    device: str,
-    settings: Settings,
-    events: Callable[[LocalEngine], Iterable[Event]],
-    hear: Callable[[Event], None],
-    say: Callable[[str], None],
-) -> bool:
-    """Hear event after event, by an engine that has the device to itself. True if Ctrl-C ended it,
-    after the look that was under way, or at once if it came twice.
-    """
-    interrupt = Interrupt(say)
-    try:
-        with engine_on(device, settings) as engine, interrupt.watching():
-            for event in events(engine):
-                hear(event)
-                if interrupt.asked:
-                    return True
-    except KeyboardInterrupt:
-        return True
-    return False
 
 
 def fresh_if_full(ask: Callable[[], Result], full: Callable[[Result], bool], engine: Any) -> Result:

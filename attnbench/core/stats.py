@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from math import atan, comb, cos, pi, sin, sqrt
+from statistics import NormalDist, median
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
-from attnbench.core.format import percent, ratio_interval
+from attnbench.core.format import ratio_interval
 
 CONFIDENCE = 0.95
 
@@ -73,46 +76,8 @@ def median_interval(
 
 def summary(samples: Sequence[float]) -> Summary:
     """Median, its interval, quartiles and minimum."""
-    ordered = sorted(map(float, samples))
-    rank = interval_rank(len(ordered), CONFIDENCE)
-    quarters = []
-    for quarter in (1, 2, 3):  # between the two samples next to it
-        place, rest = divmod(quarter * (len(ordered) - 1), 4)
-        above = ordered[min(place + 1, len(ordered) - 1)]
-        quarters.append(ordered[place] + (above - ordered[place]) * rest / 4)
-    q25, median, q75 = quarters
-    return Summary(median, ordered[rank - 1], ordered[-rank], q25, q75, ordered[0])
-
-
-def bootstrap_medians(
-    samples: Sequence[float] | np.ndarray, draws: int = 4000, seed: int = 0
-) -> np.ndarray:
-    """Medians of samples drawn again, with replacement: how the median itself would scatter."""
-    values = np.sort(np.asarray(samples, dtype=float))
-    ranks, above = _ranks_drawn(len(values), draws, seed)
-    medians = values[ranks]
-    if above is not None:
-        medians = (medians + values[above]) / 2
-    return np.asarray(medians)
-
-
-@lru_cache(maxsize=256)
-def _ranks_drawn(n: int, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Which of n ordered samples are the middle of a resample; kept, for many cells have as many.
-
-    A resample's order statistic is the original's at a rank with a known law, so that the ranks
-    alone are drawn: the median of n uniforms is a beta variable. Of an even number of samples, the
-    second is the rank of the next order statistic, given the first.
-    """
-    generator = np.random.default_rng(seed)
-    middle = (n + 1) / 2
-    low, high = int(np.floor(middle)), int(np.ceil(middle))
-    uniform = generator.beta(low, n - low + 1, draws)
-    ranks = np.minimum((uniform * n).astype(int), n - 1)
-    if high == low:
-        return ranks, None
-    rest = 1 - (1 - uniform) * generator.random(draws) ** (1 / (n - low))
-    return ranks, np.minimum((rest * n).astype(int), n - 1)
+    q25, middle, q75 = np.percentile(samples, [25, 50, 75]).tolist()
+    return Summary(middle, *median_interval(samples), q25, q75, float(min(samples)))
 
 
 def student(t: float, freedom: int) -> float:
@@ -153,8 +118,7 @@ class Verdict(StrEnum):
     INCONCLUSIVE = "INCONCLUSIVE"
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     """b's time over a's: the median ratio, its interval, the verdict at a margin."""
 
     verdict: Verdict
@@ -170,64 +134,46 @@ class Comparison:
     """Pairs; of unpaired samples, those of the smaller side."""
     p: float
     """How probable so lopsided a sample is where the true ratio is within the margin."""
-    paired: bool = True
+    paired: bool
+    a_s: list[float] = []
+    """The seconds of each call of a, where pairs were taken."""
+    b_s: list[float] = []
+    stop: str = ""
+    """``decided``, ``cap`` or ``budget``."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        values = asdict(self).items()
-        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Comparison:
-        """As it was sent."""
-        return cls(**{**values, "verdict": Verdict(values["verdict"])})
-
-    def sentence(self, a: str, b: str) -> str:
-        """``b is FASTER than a: 0.52 of its time [0.51, 0.53]``, and what else must be known."""
-        words = {
-            Verdict.FASTER: f"{b} is FASTER than {a}",
-            Verdict.SLOWER: f"{b} is SLOWER than {a}",
-            Verdict.EQUIVALENT: f"{b} and {a} are EQUIVALENT",
-            Verdict.INCONCLUSIVE: f"INCONCLUSIVE for {b} against {a}",
-        }[self.verdict]
-        how = f"{self.n} pairs" if self.paired else f"unpaired, {self.n} samples"
-        if self.verdict is Verdict.INCONCLUSIVE and self.n < LEAST_PAIRS:
-            how += f", too few to decide (it takes {LEAST_PAIRS})"
-        limits = f"margin {percent(self.margin)}; smallest detectable difference "
-        limits += percent(self.smallest_effect)
-        ratio = f"{self.ratio:.3f} of its time [{self.low:.3f}, {self.high:.3f}]"
-        return f"{words}: {ratio} ({how}; {limits})"
+    @property
+    def medians(self) -> tuple[float, float]:
+        """Seconds of a call of a, and of b."""
+        return median(self.a_s), median(self.b_s)
 
 
 def paired(
-    log_ratios: Sequence[float],
-    margin: float,
-    *,
-    confidence: float = VERDICT_CONFIDENCE,
-    seed: int = 0,
+    log_ratios: Sequence[float], margin: float, *, confidence: float = VERDICT_CONFIDENCE
 ) -> Comparison:
-    """The comparison that some pairs' log(b/a) allow."""
-    exact = median_interval(log_ratios, confidence)
-    medians, middle = bootstrap_medians(log_ratios, seed=seed), float(np.median(log_ratios))
-    away = np.sign(middle) * np.asarray(log_ratios) > math.log1p(margin)
-    n, least = len(away), int(away.sum())
-    p = 2 * sum(comb(n, k) for k in range(least, n + 1)) / 2**n  # the sign test's
-    return _judged(middle, medians, n, margin, confidence, p, exact)
+    """The comparison that some pairs' log(b/a) allow: the median, and order statistics."""
+    low, high = median_interval(log_ratios, confidence)
+    middle, n = median(log_ratios), len(log_ratios)
+    away = sum(math.copysign(1, middle) * x > math.log1p(margin) for x in log_ratios)
+    p = 2 * sum(comb(n, k) for k in range(away, n + 1)) / 2**n  # the sign test's
+    return _judged(middle, low, high, margin, n, p, paired=True)
 
 
-def unpaired(
-    a: Sequence[float],
-    b: Sequence[float],
-    margin: float,
-    *,
-    seed: int = 0,
-) -> Comparison:
-    """The same of samples taken at other times; no drift between them is taken out."""
-    over = bootstrap_medians(np.log(b), seed=seed) - bootstrap_medians(np.log(a), seed=seed + 1)
-    middle = float(np.median(np.log(b)) - np.median(np.log(a)))
-    away = (abs(middle) - math.log1p(margin)) / max(float(np.std(over)), 1e-12)
-    n, p = min(len(a), len(b)), math.erfc(away / 2**0.5)
-    return replace(_judged(middle, over, n, margin, VERDICT_CONFIDENCE, p), paired=False)
+def unpaired(a: Sequence[float], b: Sequence[float], margin: float) -> Comparison:
+    """The same of samples taken at other times; no drift between them is taken out.
+
+    The interval of a difference of medians, by how far each of their own intervals reaches.
+    """
+    (low_a, high_a), (low_b, high_b) = (
+        map(math.log, median_interval(side, VERDICT_CONFIDENCE)) for side in (a, b)
+    )
+    log_a, log_b = math.log(median(a)), math.log(median(b))
+    middle = log_b - log_a
+    low = middle - math.hypot(log_b - low_b, high_a - log_a)
+    high = middle + math.hypot(high_b - log_b, log_a - low_a)
+    spread = (high - low) / 2 / NormalDist().inv_cdf((1 + VERDICT_CONFIDENCE) / 2)
+    away = (abs(middle) - math.log1p(margin)) / max(spread, 1e-12)
+    n, p = min(len(a), len(b)), math.erfc(away / sqrt(2))
+    return _judged(middle, low, high, margin, n, p, paired=False)
 
 
 def verdict_of(low: float, high: float, edge: float) -> Verdict:
@@ -240,55 +186,30 @@ def verdict_of(low: float, high: float, edge: float) -> Verdict:
 
 
 def _judged(
-    middle: float,
-    medians: np.ndarray,
-    n: int,
-    margin: float,
-    confidence: float,
-    p: float,
-    exact: Sequence[float] = (),
+    middle: float, low: float, high: float, margin: float, n: int, p: float, *, paired: bool
 ) -> Comparison:
-    tail = (1 - confidence) / 2
-    bounds = [float(x) for x in np.quantile(medians, [tail, 1 - tail])]
-    low, high = min([*bounds, *exact]), max([*bounds, *exact])
     edge = math.log1p(margin)
     verdict = verdict_of(low, high, edge) if n >= LEAST_PAIRS else Verdict.INCONCLUSIVE
     different = verdict in (Verdict.FASTER, Verdict.SLOWER)
     towards = middle - low if middle > 0 else high - middle
-    width = towards if different else (high - low) / 2
-    return Comparison(
-        verdict,
-        math.exp(middle),
-        math.exp(low),
-        math.exp(high),
-        margin,
-        math.expm1(edge + width),
-        n,
-        min(1.0, p),
-    )
+    effect = math.expm1(edge + (towards if different else (high - low) / 2))
+    ratio, low, high = map(math.exp, (middle, low, high))
+    return Comparison(verdict, ratio, low, high, margin, effect, n, min(1.0, p), paired)
 
 
-def holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
+def holm(comparisons: Sequence[Comparison | None]) -> list[Comparison | None]:
     """Many cells together: a difference stands only where it survives Holm's correction.
 
     Among m comparisons some would look like differences by chance alone; from the least probable
     on, each must be below 1 % over how many are left. One that isn't is INCONCLUSIVE.
     """
-    if len(comparisons) < 2:
-        return list(comparisons)
-    order = sorted(range(len(comparisons)), key=lambda i: comparisons[i].p)
     results, standing = list(comparisons), True
-    for rank, i in enumerate(order):
-        standing = standing and comparisons[i].p <= (1 - VERDICT_CONFIDENCE) / (len(order) - rank)
-        if not standing and comparisons[i].verdict in (Verdict.FASTER, Verdict.SLOWER):
-            results[i] = replace(comparisons[i], verdict=Verdict.INCONCLUSIVE)
+    some = [(c.p, i, c) for i, c in enumerate(comparisons) if c is not None]
+    for rank, (p, i, c) in enumerate(sorted(some, key=lambda each: each[:2])):
+        standing = standing and p <= (1 - VERDICT_CONFIDENCE) / (len(some) - rank)
+        if len(some) > 1 and not standing and c.verdict in (Verdict.FASTER, Verdict.SLOWER):
+            results[i] = replace(c, verdict=Verdict.INCONCLUSIVE)
     return results
-
-
-def tally(comparisons: Iterable[Comparison | None]) -> dict[str, int]:
-    """How often each verdict was given; None: there was nothing to compare."""
-    verdicts = [c.verdict for c in comparisons if c is not None]
-    return {str(verdict): verdicts.count(verdict) for verdict in Verdict}
 
 
 def nearest_floor(floors: Sequence[Mapping[str, float]], call_s: float) -> float:
@@ -346,63 +267,27 @@ class Side(Protocol):
         """Seconds of one call."""
 
 
-@dataclass
-class Pairs:
-    """The pairs taken, and what they say."""
-
-    comparison: Comparison
-    a_s: list[float] = field(default_factory=list)
-    b_s: list[float] = field(default_factory=list)
-    stop: str = ""
-    """``decided``, ``cap`` or ``budget``."""
-    names: tuple[str, str] = ("a", "b")
-    """Whose samples they are: of variants, or of commits."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values: ``samples_s`` holds the seconds of each by its name, a's first."""
-        a, b = self.names
-        b += " again" * (a == b)
-        samples = {a: list(self.a_s), b: list(self.b_s)}
-        return {"comparison": self.comparison.to_dict(), "samples_s": samples, "stop": self.stop}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Pairs:
-        """As it was sent or kept; older files hold the samples as ``a_s`` and ``b_s``."""
-        samples = values.get("samples_s") or {"a": values["a_s"], "b": values["b_s"]}
-        (a, a_s), (b, b_s) = samples.items()
-        comparison = Comparison.from_dict(values["comparison"])
-        return cls(comparison, a_s, b_s, values["stop"], (a, b))
-
-
-def compare(a: Side, b: Side, rule: StopRule, chance: random.Random | None = None) -> Pairs:
+def compare(a: Side, b: Side, rule: StopRule, chance: random.Random | None = None) -> Comparison:
     """The pairs of two sides, taken look after look until they decide, or the rule ends it."""
     chance, start = chance or random.SystemRandom(), perf_counter()
-    pairs = Pairs(paired([0.0], rule.margin))
+    a_s, b_s, stop = list[float](), list[float](), "cap"
     for look in rule.looks:
-        more = look - len(pairs.a_s)
+        more = look - len(a_s)
         # as often the one first as the other, in random order
         for first_a in chance.sample([i % 2 == 0 for i in range(more)], more):
-            if len(pairs.a_s) % A_PLACE == 0:
+            if len(a_s) % A_PLACE == 0:
                 for side in chance.sample((a, b), 2):
                     side.fresh()
             one = (a, b) if first_a else (b, a)
             seconds = {id(side): side.sample() for side in one}
-            pairs.a_s.append(seconds[id(a)])
-            pairs.b_s.append(seconds[id(b)])
-        ratios = [math.log(y / x) for x, y in zip(pairs.a_s, pairs.b_s, strict=True)]
-        pairs.comparison = paired(ratios, rule.margin, confidence=rule.confidence)
-        if pairs.comparison.verdict is not Verdict.INCONCLUSIVE:
-            pairs.stop = "decided"
-            return pairs
+            a_s.append(seconds[id(a)])
+            b_s.append(seconds[id(b)])
+        ratios = [math.log(y / x) for x, y in zip(a_s, b_s, strict=True)]
+        comparison = paired(ratios, rule.margin, confidence=rule.confidence)
+        if comparison.verdict is not Verdict.INCONCLUSIVE:
+            stop = "decided"
+            break
         if perf_counter() - start >= rule.budget_s:
-            pairs.stop = "budget"
-            return pairs
-    pairs.stop = "cap"
-    return pairs
-
-
-def corrected(results: Sequence[Pairs | None]) -> Iterator[Pairs | None]:
-    """Many cells' pairs with Holm's correction over all of them; None where a cell has none."""
-    judged = iter(holm([pairs.comparison for pairs in results if pairs is not None]))
-    for pairs in results:
-        yield None if pairs is None else replace(pairs, comparison=next(judged))
+            stop = "budget"
+            break
+    return replace(comparison, a_s=a_s, b_s=b_s, stop=stop)

@@ -13,6 +13,7 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
@@ -20,7 +21,7 @@ import impls
 from attnbench.core.format import duration
 from attnbench.core.job import Job
 from attnbench.core.record import Status
-from attnbench.core.stats import LEAST_MARGIN, Pairs, StopRule, compare, nearest_floor
+from attnbench.core.stats import LEAST_MARGIN, Comparison, StopRule, compare, nearest_floor
 from attnbench.gate import watch
 from attnbench.gate.findings import Wrong
 from attnbench.gate.hygiene import demanded
@@ -120,7 +121,7 @@ class ReadyCalls:
             raise Wrong(f"{self.label}: {changed}")
 
 
-def compare_ready(a: Ready, b: Ready, rule: StopRule, *, audit: bool = False) -> Pairs:
+def compare_ready(a: Ready, b: Ready, rule: StopRule, *, audit: bool = False) -> Comparison:
     """The comparison of two variants in this process; every call is checked.
 
     ``audit``: both are audited afterwards. Raises :class:`Wrong` where a call, or the audit, shows
@@ -128,11 +129,11 @@ def compare_ready(a: Ready, b: Ready, rule: StopRule, *, audit: bool = False) ->
     """
     sides = ReadyCalls(a), ReadyCalls(b)
     start, demand = perf_counter(), demanded()
-    pairs = compare(*sides, rule)
+    comparison = compare(*sides, rule)
     for side in sides:
         side.check()
     if not audit:
-        return pairs
+        return comparison
     both = f"{sides[0].label} or {sides[1].label}"
 
     def check_shared() -> None:
@@ -145,10 +146,10 @@ def compare_ready(a: Ready, b: Ready, rule: StopRule, *, audit: bool = False) ->
         raise Wrong(
             f"{both}: while pairs were taken {busy:.2g} processors were busy, not {threads}"
         )
-    for side, seconds in zip(sides, (pairs.a_s, pairs.b_s), strict=True):
-        side.audit(median(seconds))
+    for side, seconds in zip(sides, comparison.medians, strict=True):
+        side.audit(seconds)
     check_shared()  # now, when no call comes after
-    return pairs
+    return comparison
 
 
 LENGTHS = {"cpu": (64, 256, 1024), "cuda": (512, 2048, 8192)}
@@ -172,21 +173,20 @@ def floor_of(ready: Ready, budget_s: float = BUDGET_S) -> dict[str, Any]:
     one at most, with the sampling noise; ``pairs``, the median of the comparisons. Raises
     :class:`Wrong` where a call gives a wrong result.
     """
-    start, trials = perf_counter(), list[Pairs]()
+    start, trials = perf_counter(), list[Comparison]()
     rule = StopRule(LEAST_MARGIN, cap=640, budget_s=budget_s / TRIALS[0])
     while len(trials) < TRIALS[0] or (
         len(trials) < TRIALS[1] and perf_counter() - start < budget_s
     ):
         trials.append(compare_ready(ready, ready, rule))
-    comparisons = [pairs.comparison for pairs in trials]
-    off = [max(0.0, math.log(c.low), -math.log(c.high)) for c in comparisons]
-    apart = [abs(math.log(c.ratio)) for c in comparisons]
+    off = [max(0.0, math.log(c.low), -math.log(c.high)) for c in trials]
+    apart = [abs(math.log(c.ratio)) for c in trials]
     return {
-        "call_s": median(median(pairs.a_s) for pairs in trials),
+        "call_s": median(c.medians[0] for c in trials),
         "floor": math.expm1(float(np.quantile(off, 0.95))),
         "apart": math.expm1(float(np.quantile(apart, 0.95))),
-        "trials": len(comparisons),
-        "pairs": median(c.n for c in comparisons),
+        "trials": len(trials),
+        "pairs": median(c.n for c in trials),
     }
 
 
@@ -215,15 +215,15 @@ def two(bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
         margin = question["margin"]
         if margin is None:
             margin = max(LEAST_MARGIN, _floor(sides[0], question["floors"]))
-        pairs = compare_ready(*sides, StopRule(margin, budget_s=question["budget_s"]), audit=True)
+        rule = StopRule(margin, budget_s=question["budget_s"])
+        comparison = compare_ready(*sides, rule, audit=True)
     except NotReady as unready:
         record = unready.record
         why, spoiled = f"{record.variant}: {record.reason}", poisoned(record.problem.device)
         return stopped(record.status, why, spoiled=spoiled)
     except Wrong as wrong:
         return stopped(Status.WRONG, str(wrong), spoiled=True)
-    pairs.names = (a.variant.label, b.variant.label)
-    return {"pairs": pairs.to_dict()}
+    return {"comparison": msgspec.to_builtins(comparison)}
 
 
 def _floor(ready: Ready, floors: Sequence[Mapping[str, float]]) -> float:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cache
-from statistics import median
 from typing import Any
 
 import msgspec
@@ -315,10 +314,10 @@ def answer(_: Any, question: Mapping[str, Any]) -> dict[str, Any]:
         off, dtype = apart(now, then), one.autocast or problem.dtype
         if off > TOLERANCE[dtype]:
             return {"why": f"its output would be another: off by {off:.1e}, relative"}
-        pairs = compare(now, then, rule)
+        comparison = compare(now, then, rule)
     except CannotReplay as why:
         return {"why": str(why)}
     except Exception as error:  # whatever a call of a program raises here
         return {"why": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}
-    seconds = {"now_s": median(pairs.a_s), "then_s": median(pairs.b_s)}
-    return {"comparison": pairs.comparison.to_dict(), **seconds}
+    now_s, then_s = comparison.medians
+    return {"comparison": msgspec.to_builtins(comparison), "now_s": now_s, "then_s": then_s}

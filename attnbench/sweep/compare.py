@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
 
 from attnbench.core.format import duration
 from attnbench.core.job import Job
 from attnbench.core.machine import Machine, pace
-from attnbench.core.record import NOT_TRIED, Record, Status
-from attnbench.core.stats import Comparison, Pairs, Verdict, corrected
+from attnbench.core.record import NOT_TRIED, OwnProblem, Part, Record, Status
+from attnbench.core.stats import Comparison, Verdict, holm
 from attnbench.sweep.engine import LocalEngine, WorkerLost, lost_status
 from attnbench.sweep.plan import Cell, Plan, call_s, checks_s
 from impls.errors import CantBeDone
@@ -22,41 +23,41 @@ from impls.spec import Variant
 START_AND_GATE_S = 300.0
 
 
-@dataclass(frozen=True)
-class Compared:
-    """What became of one problem: pairs, or why there are none."""
+class Compared(Part, frozen=True):
+    """What was held against what on a problem, and what came of it: a comparison, or why none.
 
-    problem: Problem
-    pairs: Pairs | None = None
-    status: Status = Status.MEASURED
+    Two variants, one variant in two commits, or one record in two runs; b is held against a.
+    """
+
+    problem: OwnProblem
+    variant: str = ""
+    """The one judged."""
+    computes: str = ""
+    against: str = ""
+    """The variant that it is held against; empty where it is the same one, elsewhere."""
+    comparison: Comparison | None = None
+    status: str = Status.MEASURED
+    """How it ended: of both variants, or of b, a record of head or of the second run."""
     why: str = ""
-    """The variant that was stopped, and the reason, where there are no pairs."""
-
-    @property
-    def comparison(self) -> Comparison | None:
-        """What the pairs say; None where there are none."""
-        return None if self.pairs is None else self.pairs.comparison
+    """The reason, where there is no comparison; with the variant that was stopped."""
+    status_a: str = Status.MEASURED
+    why_a: str = ""
+    memory_ratio: float | None = None
+    """b's peak over a's."""
+    notes: tuple[str, ...] = ()
+    """What disturbed the timing, and what was not alike."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        return {
-            "problem": self.problem.to_dict(),
-            "status": str(self.status),
-            "why": self.why,
-            "pairs": self.pairs and self.pairs.to_dict(),
-        }
-
-
-class NothingToCompare(CantBeDone):
-    """What was asked can't be compared; a sentence."""
+        return {**super().to_dict(), "comparison": msgspec.to_builtins(self.comparison)}
 
 
 def unlike(judged: Variant, against: Variant) -> Iterator[str]:
-    """What must be known of two that do not do the same; raises :class:`NothingToCompare` for
+    """What must be known of two that do not do the same; raises CantBeDone for
     unlike levels.
     """
     if judged.level != against.level:
-        raise NothingToCompare(
+        raise CantBeDone(
             f"{judged.label} is a {judged.level} and {against.label} a {against.level}: their "
             "times are of other work; put the core into a layer, as in 'mha?core=sdpa', or take "
             "two of a level"
@@ -74,30 +75,10 @@ def unlike(judged: Variant, against: Variant) -> Iterator[str]:
         )
 
 
-def compare_cells(
-    judged: Sequence[Cell],
-    against: Sequence[Cell],
-    engine: LocalEngine,
-    *,
-    seed: int,
-    margin: float | None,
-    floors: Sequence[Mapping[str, Any]],
-    budget_s: float,
-    watch: Callable[[Compared], None],
-) -> list[Compared]:
-    """Problem after problem; a difference among many stands only after Holm's correction."""
-    results = []
-    for cell, other in zip(judged, against, strict=True):
-        left_out = cell.left_out or other.left_out
-        if left_out is not None:
-            why = f"{left_out.variant}: {left_out.reason}"
-            compared = Compared(cell.problem, None, left_out.status, why)
-        else:
-            compared = compare_cell(cell, other, engine, seed, margin, floors, budget_s)
-        results.append(compared)
-        watch(compared)
-    pairs = corrected([c.pairs for c in results])
-    return [replace(c, pairs=each) for c, each in zip(results, pairs, strict=True)]
+def corrected(results: Sequence[Compared]) -> list[Compared]:
+    """The same with Holm's correction over all of them."""
+    pairs = zip(results, holm([one.comparison for one in results]), strict=True)
+    return [one.with_(comparison=comparison) for one, comparison in pairs]
 
 
 def compare_cell(
@@ -111,6 +92,14 @@ def compare_cell(
     limit_s: float = math.inf,
 ) -> Compared:
     """One problem, by itself; ``limit_s``: no answer is waited for any longer."""
+    blank = Compared(
+        problem=judged.problem,
+        variant=judged.variant.label,
+        computes=judged.variant.computes,
+        against=against.variant.label,
+    )
+    if (left_out := judged.left_out or against.left_out) is not None:
+        return blank.with_(status=left_out.status, why=f"{left_out.variant}: {left_out.reason}")
     question = {
         "compare": [  # the ratio is of the second's time to the first's
             Job(c.variant, c.problem, seed, budget_s).to_dict() for c in (against, judged)
@@ -122,19 +111,16 @@ def compare_cell(
     try:
         answer = engine.ask(question, min(limit_s, START_AND_GATE_S + 4 * budget_s))
     except WorkerLost as lost:
-        return Compared(judged.problem, None, lost_status(lost), lost.reason)
-    if "stopped" in answer:
-        status = Status(answer["stopped"]["status"])
-        return Compared(judged.problem, None, status, answer["stopped"]["why"])
-    return Compared(judged.problem, Pairs.from_dict(answer["pairs"]))
+        return blank.with_(status=lost_status(lost), why=lost.reason)
+    if stopped := answer.get("stopped"):
+        return blank.with_(status=Status(stopped["status"]), why=stopped["why"])
+    return blank.with_(comparison=msgspec.convert(answer["comparison"], Comparison))
 
 
-STARTING_S, FLOOR_S, FLOOR_PAIRS = 3.0, 5.0, 8 * 40
-"""For the worker to start; and the least of a noise floor, where none is stored."""
-QUICK = 0.64
-"""The time of a call in pairs, of what all rows take together: few compare slow ones."""
-LEAST_PAIRS, USUAL_PAIRS = 40, 160
-"""Are taken whatever the budget; and decide, as a rule."""
+STARTING_S = 3.0
+"""For the worker to start."""
+QUICK, USUAL_PAIRS = 0.64, 160
+"""The time of a call in pairs, of what all rows take together; and pairs that decide, as a rule."""
 
 
 def starting_s() -> float:
@@ -143,30 +129,19 @@ def starting_s() -> float:
 
 
 def pairs_guess_s(
-    judged: Cell,
-    against: Cell,
-    machine: Machine,
-    budget_s: float,
-    *,
-    floor: bool = False,
-    pairs: int = USUAL_PAIRS,
+    judged: Cell, against: Cell, machine: Machine, budget_s: float, pairs: int = USUAL_PAIRS
 ) -> float:
-    """A guess at the seconds of a problem: both are checked, and pairs taken; with ``floor``, the
-    noise floor is measured first.
-    """
+    """A guess at the seconds of a problem: both are checked, and pairs taken."""
     if judged.left_out or against.left_out:
         return 0.0
     checks = sum(checks_s(cell.variant, cell.problem, machine) for cell in (judged, against))
-    pair_s = 2 * QUICK * call_s(judged.problem, machine)
-    checks += max(FLOOR_S * pace(), FLOOR_PAIRS * pair_s) if floor else 0.0
-    return checks + max(LEAST_PAIRS * pair_s, min(budget_s, pairs * pair_s))
+    return checks + min(budget_s, 2 * pairs * QUICK * call_s(judged.problem, machine))
 
 
 def counts(results: Sequence[Compared]) -> dict[str, int]:
     """How many problems came to which verdict, or to none."""
-    verdicts = [str(c.comparison.verdict) if c.comparison else str(c.status) for c in results]
-    decided = [str(v) for v in Verdict]
-    order = [*decided, *(v for v in dict.fromkeys(verdicts) if v not in decided)]
+    verdicts = [str(c.comparison.verdict if c.comparison else c.status) for c in results]
+    order = dict.fromkeys([*map(str, Verdict), *verdicts])
     return {v: verdicts.count(v) for v in order if v in verdicts}
 
 
@@ -183,25 +158,6 @@ MOST_PAIRED = 2
 PAIRS_S = 10.0
 CALLS, MOST_S = 80, 120.0
 """Forty pairs are looked at first; if they take longer, none is begun."""
-
-
-@dataclass(frozen=True)
-class ContestResult:
-    """One held against the best, in pairs."""
-
-    judged: str
-    against: str
-    comparison: Comparison
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return {"judged": self.judged, "against": self.against, **self.comparison.to_dict()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ContestResult:
-        """Back from :meth:`to_dict`."""
-        rest = dict(values)
-        return cls(rest.pop("judged"), rest.pop("against"), Comparison.from_dict(rest))
 
 
 def within(plan: Plan, most: int | None) -> tuple[list[str], dict[str, int]]:
@@ -272,7 +228,7 @@ def in_pairs(
     header: Mapping[str, Any],
     say: Callable[[str], None],
     begin: Callable[[str], None],
-) -> list[ContestResult]:
+) -> list[Compared]:
     """The first of some cells against each of the others, told to ``begin`` as each begins.
 
     ``seconds``: of a call of the first.
@@ -288,5 +244,5 @@ def in_pairs(
         if one.comparison is None:
             say(f"no pairs of {cell.variant.label}: {one.status}: {one.why}")
         else:
-            results.append(ContestResult(cell.variant.label, best.variant.label, one.comparison))
+            results.append(one)
     return results

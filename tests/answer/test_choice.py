@@ -11,7 +11,7 @@ from attnbench.answer.choose import Excluded, Wants, Why, choose, make_choice, s
 from attnbench.answer.ranking import Candidate
 from attnbench.core.record import Error
 from attnbench.core.stats import Interval, paired
-from attnbench.sweep.compare import ContestResult
+from attnbench.sweep.compare import Compared
 from impls.errors import CantBeDone
 from impls.loading import load_function
 from tests.answer.build import dense, ended, linear, problem, seen, timed
@@ -269,7 +269,8 @@ def test_who_ran_out_of_memory_on_a_smaller_problem_is_not_tried_on_this():
 def held(judged, against, ratio):
     """A hundred pairs whose ratios lie evenly about one."""
     logs = [math.log(ratio) + 0.002 * (i - 49.5) / 50 for i in range(100)]
-    return ContestResult(judged, against, paired(logs, 0.01))
+    comparison = paired(logs, 0.01)
+    return Compared(problem=ONE, variant=judged, against=against, comparison=comparison)
 
 
 @pytest.mark.parametrize(

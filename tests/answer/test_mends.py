@@ -1,6 +1,7 @@
 """Which mends are advised, where what each gains is known."""
 
 import pytest
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from attnbench.answer.mends import NOTHING, VARIES, Pricer, lines, mends
@@ -24,8 +25,8 @@ def seconds(form, *, mask=1.0, repeats=0.0, gradient=0.0):
 
 def answer(ratio, now_s):
     verdict = Verdict.FASTER if ratio < 0.98 else Verdict.EQUIVALENT
-    pairs = Comparison(verdict, ratio, ratio * 0.99, ratio * 1.01, 0.02, 0.01, 40, 0.0)
-    return {"comparison": pairs.to_dict(), "now_s": now_s, "then_s": ratio * now_s}
+    pairs = Comparison(verdict, ratio, ratio * 0.99, ratio * 1.01, 0.02, 0.01, 40, 0.0, True)
+    return {"comparison": to_builtins(pairs), "now_s": now_s, "then_s": ratio * now_s}
 
 
 class Engine:

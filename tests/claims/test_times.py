@@ -7,7 +7,6 @@ import pytest
 
 from attnbench.core.record import Distance, Record, Status, Time
 from attnbench.core.settings import Settings
-from attnbench.core.stats import Pairs, paired
 from attnbench.features.claims import claim as claims
 from attnbench.features.claims import efficient, timing
 from attnbench.features.claims.claim import ClaimOutcome, ClaimRequest, ClaimVerdict
@@ -16,7 +15,7 @@ from attnbench.sweep.engine import engine_on
 from impls.loading import load_function
 from impls.problem import Problem
 from impls.spec import Variant
-from tests.times import figures
+from tests.times import figures, pairs_answer
 
 
 def record_of(job, seconds, spread=0.0, status=Status.MEASURED, **more):
@@ -42,8 +41,7 @@ class Worker:
             return record_of(question["job"], self._seconds(question["job"]), distance=self.far)
         a_s, b_s = (self._seconds(job) for job in question["compare"])
         ratios = [math.log(b_s / a_s) + self.spread * (n % 5 - 2) for n in range(40)]
-        found = paired(ratios, question["margin"])
-        return {"pairs": Pairs(found, [a_s] * 40, [b_s] * 40, "decided").to_dict()}
+        return pairs_answer(ratios, question["margin"], a_s, b_s)
 
     def _seconds(self, job):
         variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])

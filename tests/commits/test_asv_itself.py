@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from attnbench.core import checkout
 from attnbench.features.commits import suite
+from attnbench.features.commits.asv_interface import Asv
+from tests.commits import runs
 from tests.repositories import NAMES, copied
 
 pytestmark = pytest.mark.slow
@@ -81,19 +84,11 @@ class Repository:
     def asv(self, *words, status=0):
         return self.call(sys.executable, "-P", "-m", "asv", *words, status=status)
 
-    def results(self, sha):
-        """What asv keeps of a commit, by benchmark."""
+    def figures(self, sha, figure="time"):
+        """Values and samples by variant."""
         (file,) = (self.root / "results" / "asv").glob(f"*/{sha[:8]}-shared-*.json")
-        kept = json.loads(file.read_text())
-        columns = kept["result_columns"]
-        return {n: dict(zip(columns, row, strict=False)) for n, row in kept["results"].items()}
-
-    def figure(self, sha, figure):
-        """Values by variant."""
-        row = self.results(sha)[f"attention.{figure}"]
-        if row["result"] is None:
-            return {}
-        return {v.strip("'"): x for v, x in zip(row["params"][0], row["result"], strict=True)}
+        cells = runs.cells(file, f"attention.{figure}")
+        return {variant.strip("'"): both for (variant, *_), both in cells.items()}
 
 
 @pytest.fixture(scope="module")
@@ -109,14 +104,12 @@ def history(tmp_path_factory):
     found.add("impls/dense/sdpa.py", "raise RuntimeError('it is not finished')\n")
     found.add("impls/dense/chunked.py", WRONG)
     shas["larger"] = found.commit("more memory, a wrong variant, a broken one, and another ruler")
-    (found.root / "impls" / "errors.py").unlink()
-    shas["torn"] = found.commit("a table that can't be loaded")
     shutil.rmtree(found.root / "impls")
     shas["bare"] = found.commit("nothing to measure")
     found.call("git", "checkout", "-q", shas["first"], "--", *FILES)
     found.add("attnbench/core/protocol.py", "\nPROTOCOL = 77\n")  # no commit has this ruler
     hashes = found.root.parent / "hashes"
-    hashes.write_text("\n".join(shas[name] for name in ("bare", "torn", "first", "larger")))
+    hashes.write_text("\n".join(shas[name] for name in ("bare", "first", "larger")))
     told = found.asv("run", f"HASHFILE:{hashes}", "--show-stderr", "--record-samples", status=2)
     return found, shas, told
 
@@ -131,34 +124,33 @@ def test_the_ruler_is_the_checkouts_and_what_is_measured_the_commits(history):
         assert found.root not in Path(impls_file).parents
         assert Path(ruler_file) == found.root / "attnbench" / "__init__.py"
         assert protocol == 77
-    versions = {row["version"] for row in found.results(shas["larger"]).values()}
-    assert versions == {"protocol 77", "protocol 77, a value a process"}
 
 
 def test_the_figures_are_those_of_each_commit_and_what_fails_is_never_given_one(history):
     found, shas, told = history
-    before, after = (found.figure(shas[name], "memory") for name in ("first", "larger"))
-    assert after["matmul"] - before["matmul"] == pytest.approx(4 << 20, rel=0.01)
+    before, after = (found.figures(shas[name], "memory") for name in ("first", "larger"))
+    assert after["matmul"][0] - before["matmul"][0] == pytest.approx(4 << 20, rel=0.01)
     assert after["einsum"] == before["einsum"]
-    for figure in ("time", "memory", "error"):
-        values = found.figure(shas["larger"], figure)
-        assert values["sdpa"] is values["chunked"] is None
-    assert "it is not finished" in told
-    assert "chunked at 16, forward, is wrong: " in told
-    for figure in ("time", "error"):
-        assert all(0 < x < 1 for x in found.figure(shas["first"], figure).values())
-    row = found.results(shas["first"])["attention.time"]
-    for index, samples in enumerate(row["samples"]):
-        assert len(samples) == row["stats_repeat"][index] == 2
-        assert len(set(samples)) > 1  # of processes, which are never quite alike
-        assert min(samples) <= row["result"][index] <= max(samples)
+    for name in ("sdpa", "chunked"):
+        assert found.figures(shas["larger"])[name][0] is None
+    assert "it is not finished" in told and "chunked at 16, forward, is wrong: " in told
+    for value, samples in found.figures(shas["first"]).values():
+        assert 0 < min(samples) <= value <= max(samples) < 1
+        assert len(set(samples)) == 2  # of processes, which are never quite alike
 
 
-def test_a_commit_that_can_not_be_measured_is_skipped_in_a_sentence_and_a_broken_one_fails(history):
+def test_a_commit_that_can_not_be_measured_is_skipped_in_a_sentence(history):
     found, shas, told = history
-    values = found.results(shas["bare"])["attention.time"]["result"]
+    values = [value for value, _ in found.figures(shas["bare"]).values()]
     assert len(values) == 4
     assert all(x != x for x in values), "skipped, not failed: NaN and not None"
     assert f"commit {shas['bare'][:7]} has no folder impls" in told
-    assert found.results(shas["torn"])["attention.time"]["result"] is None
-    assert "No module named 'impls.errors'" in told
+
+
+def test_asv_says_what_moved_when_it_is_asked_as_history_asks_it(history, monkeypatch):
+    found, shas, _ = history
+    monkeypatch.setenv("HOME", str(found.root.parent))
+    (machine,) = (x.name for x in (found.root / "results" / "asv").iterdir() if x.is_dir())
+    asv = Asv.of(checkout.Repository(found.root))
+    lines = asv.compare(shas["first"], shas["larger"], machine, 1.05)
+    assert any("memory" in line and "matmul" in line for line in lines)

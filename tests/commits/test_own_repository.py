@@ -14,7 +14,7 @@ from attnbench.features.commits.rounds import CommitVerdict
 from attnbench.features.commits.rows import own_names, rows_of
 from attnbench.sweep.engine import open_worker
 from tests import calling
-from tests.commits import plants, runs
+from tests.commits import plants
 from tests.repositories import PROJECT, ROWS, Kernels, git
 
 LAYOUTS = ["flat", "src"]
@@ -75,7 +75,7 @@ def few(monkeypatch):
 
 
 def verdicts(found):
-    return {cell.variant: verdict for cell, verdict, _ in found.judged()}
+    return {cell.variant: verdict for cell, verdict in found.judged()}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def verdicts(found):
         pytest.param("flat", "declared", marks=pytest.mark.slow),
         ("flat", "a copy is installed"),
         pytest.param("src", "the work tree is installed", marks=pytest.mark.slow),
-        ("src", "table"),
+        pytest.param("src", "table", marks=pytest.mark.slow),
     ],
     indirect=["kernels"],
 )
@@ -104,6 +104,7 @@ def test_a_commit_that_is_slower_is_slower(kernels, few, site, way):
     assert (cell.variant, cell.comparison.ratio > 3) == ("my.good", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", ["src"], indirect=True)
 def test_a_commit_that_is_wrong_at_ragged_lengths_is_wrong(kernels, few):
     """Though it is faster at the length that is timed."""
@@ -111,7 +112,7 @@ def test_a_commit_that_is_wrong_at_ragged_lengths_is_wrong(kernels, few):
     found = compared(kernels)
     (cell,) = found.cells
     assert (verdicts(found), found.exit_status) == ({"my.good": CommitVerdict.WRONG}, 1), cell
-    assert "key" in cell.why_b or "row" in cell.why_b
+    assert "key" in cell.why or "row" in cell.why
 
 
 @pytest.mark.parametrize("kernels", ["flat"], indirect=True)
@@ -128,14 +129,19 @@ def test_what_an_installer_leaves_is_no_change(kernels, file, refused):
 
 
 @pytest.mark.parametrize("kernels", ["flat"], indirect=True)
-@pytest.mark.parametrize("words", [["HEAD"], ["compare", "HEAD~1", "HEAD"]])
-def test_a_repository_without_rows_is_refused_and_attnbenchs_own_is_not_measured(kernels, words):
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["HEAD"], "compare two commits: 'attnbench history compare BASE HEAD'"),
+        (["compare", "HEAD~1", "HEAD"], "has no rows in these commits"),
+    ],
+)
+def test_a_repository_without_rows_is_refused_and_asv_is_for_a_clone(kernels, words, why):
     (kernels.root / "pyproject.toml").write_text(declares_nothing(PROJECT))
     kernels.commit("declares none")
     kernels.commit("nor does this")
     status, _, err = calling.asked("history", *words)
-    assert status == 2
-    assert "has no rows in these commits" in err and "--table FILE" in err
+    assert status == 2 and why in err
 
 
 @pytest.mark.parametrize("kernels", ["flat"], indirect=True)
@@ -173,36 +179,3 @@ def test_code_that_is_not_the_commits_is_refused(kernels, site, monkeypatch):
         monkeypatch.setenv("PYTHONPATH", str(place))
         with pytest.raises(BadCommit, match=r"mykernels\.core is loaded from .*core\.py"):
             rows_of(head, where)
-
-
-@pytest.mark.parametrize("kernels", ["src"], indirect=True)
-def test_rows_that_can_not_be_read_are_no_rows_removed(kernels):
-    (kernels.package / "rows.py").write_text("import nowhere_to_be_found\n" + ROWS)
-    kernels.commit("broken")
-    table = rows_of(find_commit("HEAD", kernels.root), Repository(kernels.root))
-    assert "No module named 'nowhere_to_be_found'" in table.unreadable
-    found = compared(kernels)
-    assert found.exit_status == 1
-    assert verdicts(found) == {"my.good": CommitVerdict.LOST}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kernels", LAYOUTS, indirect=True)
-def test_asv_measures_each_commits_rows(kernels, site, monkeypatch, tmp_path):
-    """And keeps to its own folders; a copy of the slow commit is installed."""
-    site(kernels)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    kernels.commit("once again", times=1)
-    words = ["HEAD~2..HEAD", "--rounds", "2", "--bench", "time.*128.*forward", "--json"]
-    said = calling.asked("history", *words)
-    assert said[0] == 0, said[2]
-    times = {}
-    for commit in ("HEAD~1", "HEAD"):
-        sha = git(kernels.root, "rev-parse", commit)
-        (file,) = (kernels.root / "results" / "asv").rglob(f"{sha[:8]}*.json")
-        found = runs.cells(file)
-        assert {variant for variant, _, _ in found} == {"'my.good'"}
-        _, samples = found["'my.good'", "128", "'forward'"]
-        times[commit] = min(samples)
-    assert times["HEAD~1"] > 3 * times["HEAD"]
-    assert git(kernels.root, "status", "--porcelain") == ""

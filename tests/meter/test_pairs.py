@@ -7,9 +7,11 @@ import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import msgspec
 import pytest
+from msgspec import structs
 
-from attnbench.core.stats import LEAST_MARGIN, Pairs, StopRule, Verdict, paired
+from attnbench.core.stats import LEAST_MARGIN, Comparison, StopRule, Verdict, paired
 from attnbench.gate.findings import Wrong
 from attnbench.meter import pairs
 from attnbench.meter.cell import Implausible
@@ -43,11 +45,10 @@ def question(cells, a, b, **more):
 
 def test_twice_the_work_is_slower(cells):
     answer = two(cells.bench, question(cells, RIGHT, TWICE))
-    assert list(answer["pairs"]["samples_s"]) == ["a", "b"]
-    result = Pairs.from_dict(answer["pairs"])
-    assert result.comparison.verdict is Verdict.SLOWER
-    assert 1.4 < result.comparison.ratio < 2.5
-    assert len(result.a_s) == result.comparison.n
+    result = msgspec.convert(answer["comparison"], Comparison)
+    assert result.verdict is Verdict.SLOWER
+    assert 1.4 < result.ratio < 2.5
+    assert len(result.a_s) == len(result.b_s) == result.n
 
 
 def test_a_side_that_is_wrong_makes_the_pairs_void_and_is_named(cells):
@@ -59,7 +60,7 @@ def test_a_side_that_is_wrong_makes_the_pairs_void_and_is_named(cells):
         ((RIGHT, SEEDS), "random state"),
     ):
         answer = two(cells.bench, question(cells, *sides))
-        assert answer["stopped"]["status"] == "wrong" and "pairs" not in answer
+        assert answer["stopped"]["status"] == "wrong" and "comparison" not in answer
         assert says in answer["stopped"]["why"]
         assert answer["spoiled"] is (INVERTED not in sides)
 
@@ -71,7 +72,8 @@ def test_a_side_that_replaces_torchs_kernels_is_not_paired(cells):
 
 
 def scripted(logs, margin=0.01, **more):
-    return Pairs(paired(logs, margin, **more), [0.002] * len(logs), [0.002] * len(logs))
+    times = {"a_s": [0.002] * len(logs), "b_s": [0.002] * len(logs)}
+    return structs.replace(paired(logs, margin, **more), **times)
 
 
 def test_the_margin_is_the_floor_of_calls_as_long(cells, monkeypatch):
@@ -85,7 +87,7 @@ def test_the_margin_is_the_floor_of_calls_as_long(cells, monkeypatch):
         ([], 0.07),  # it is measured first
     ):
         answer = two(cells.bench, question(cells, RIGHT, TWICE, margin=None, floors=floors))
-        assert answer["pairs"]["comparison"]["margin"] == pytest.approx(margin)
+        assert answer["comparison"]["margin"] == pytest.approx(margin)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,8 @@ def looked(monkeypatch):
 
     def compare(a, b, rule):
         a.sample(), b.sample()
-        return Pairs(paired([0.0] * 100, rule.margin), [0.002, 0.003, 0.010], [0.004, 0.005, 0.9])
+        times = {"a_s": [0.002, 0.003, 0.010], "b_s": [0.004, 0.005, 0.9]}
+        return structs.replace(paired([0.0] * 100, rule.margin), **times)
 
     def looked(audit=True):
         seen.clear()

@@ -11,7 +11,7 @@ import torch
 from attnbench.core.job import Job
 from attnbench.core.machine import this_machine, why_not
 from attnbench.core.record import Record, Status
-from attnbench.core.stats import Pairs, Verdict, paired
+from attnbench.core.stats import Verdict
 from attnbench.features.selfcheck.selfcheck import BUDGET_S, judge, judge_slow_down, run_slow_downs
 from attnbench.gate.plant_code import SLICES, build_slices
 from attnbench.gate.plants import PLANTS, SLICES_PROBLEM, SLOW_DOWNS, slices
@@ -19,6 +19,7 @@ from attnbench.meter.cell import Bench
 from attnbench.sweep.compare import Compared
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.worker import _measured
+from tests.times import in_pairs, pairs_answer
 
 DEADLY = (
     "a child left running", "a child that answers", "a forged answer", "the process ended",
@@ -100,8 +101,7 @@ def test_the_same_code_without_the_deed_is_measured(measured, plant):
 
 def found(ratio, spread=0.0, margin=0.01, n=45):
     logs = [math.log(ratio) + spread * (i % 9 - 4) for i in range(n)]
-    pairs = Pairs(paired(logs, margin), [1.0] * n, [1.0] * n, "decided")
-    return Compared(SLICES_PROBLEM, pairs)
+    return Compared(problem=SLICES_PROBLEM, comparison=in_pairs(logs, margin))
 
 
 WIDE = 0.1
@@ -139,7 +139,7 @@ class Engine:
         self.asked.append(question)
         margin, ratio = question["margin"] or 0.017, math.log(next(self.ratios, 1.0))
         logs = [ratio + self.spread * (i % 9 - 4) for i in range(40)]
-        return {"pairs": Pairs(paired(logs, margin), [1.0], [1.0], "decided").to_dict()}
+        return pairs_answer(logs, margin)
 
 
 def test_each_is_held_against_the_same_code_at_the_margin_of_the_first():

@@ -8,24 +8,25 @@ import pytest
 
 from attnbench.core.record import Record, Status
 from attnbench.core.settings import Settings
-from attnbench.core.stats import Pairs, Verdict, paired
+from attnbench.core.stats import Verdict
 from attnbench.sweep import compare, engine
 from attnbench.sweep.engine import HoldingWorker, Refused, WorkerLost, open_worker
 from impls.problem import Problem
 from tests.sweep.build import ONE, PLAIN, ToldEngine, plan_of, timed
+from tests.times import pairs_answer
 
 
 def pairs(*logs):
     """An answer of forty pairs with these logarithms of ratios."""
     logs = [*logs] * (40 // len(logs))
-    return {"pairs": Pairs(paired(logs, 0.01), [1.0] * 40, [1.0] * 40, "decided").to_dict()}
+    return pairs_answer(logs)
 
 
-def compared(engine, judged="einsum", against="matmul", **more):
-    given = {"seed": 3, "margin": None, "floors": [], "budget_s": 5.0, "watch": lambda _: None}
+def compared(engine, judged="einsum", against="matmul", margin=None, floors=()):
     grid = ONE.with_(seq=("16", "32", "48"))
-    cells = (plan_of(name, grid=grid).cells for name in (judged, against))
-    return compare.compare_cells(*cells, engine, **{**given, **more})
+    cells = zip(*(plan_of(name, grid=grid).cells for name in (judged, against)), strict=True)
+    how = engine, 3, margin, floors, 5.0
+    return compare.corrected([compare.compare_cell(*both, *how) for both in cells])
 
 
 def test_the_worker_is_asked_about_the_reference_first_and_the_judged_second():
@@ -49,12 +50,12 @@ def test_a_worker_that_dies_costs_one_problem():
     assert found[2].comparison is None
 
 
-def test_what_can_not_run_here_is_not_asked_for():
-    for names in (("sdpa.cudnn", "einsum"), ("einsum", "sdpa.cudnn")):
-        found = compared(engine := ToldEngine(), *names)
-        assert engine.asked == []
-        assert {c.status for c in found} == {Status.UNAVAILABLE}
-        assert all(c.why.startswith("sdpa.cudnn: sdpa.cudnn needs CUDA") for c in found)
+@pytest.mark.parametrize("names", [("sdpa.cudnn", "einsum"), ("einsum", "sdpa.cudnn")])
+def test_what_can_not_run_here_is_not_asked_for(names):
+    found = compared(engine := ToldEngine(), *names)
+    assert engine.asked == []
+    assert {c.status for c in found} == {Status.UNAVAILABLE}
+    assert all(c.why.startswith("sdpa.cudnn: sdpa.cudnn needs CUDA") for c in found)
 
 
 def plan(length, **more):
@@ -121,15 +122,17 @@ def test_both_workers_get_the_same_cores_and_the_parent_its_own_back(monkeypatch
         assert limits == [True, True, False]  # of a GPU's memory the address space says nothing
 
 
-def test_a_refusal_says_why_and_how_a_record_would_have_ended():
-    for answer, status, said in (
+@pytest.mark.parametrize(
+    ("answer", "status", "said"),
+    [
         ({"refused": "failed: it raised", "status": "failed"}, "failed", "failed: it raised"),
         ({"refused": "there is no variant 'x'"}, "", "there is no variant 'x'"),
         ({"wrong": "row 3 is off"}, "wrong", "row 3 is off"),
         (WorkerLost("it died", "so\nlast\n", timed_out=False), "crashed", "it died; last"),
         (WorkerLost("it hangs", "", timed_out=True), "timed_out", "it hangs"),
-        (WorkerLost("it wrote", "", timed_out=False, wrong=True), "wrong", "it wrote"),
-    ):
-        with pytest.raises(Refused) as caught:
-            HoldingWorker(ToldEngine(answer), 0, 0.1, Path("/a")).hold("x", Problem())
-        assert (caught.value.status, str(caught.value)) == (status, said)
+    ],
+)
+def test_a_refusal_says_why_and_how_a_record_would_have_ended(answer, status, said):
+    with pytest.raises(Refused) as caught:
+        HoldingWorker(ToldEngine(answer), 0, 0.1, Path("/a")).hold("x", Problem())
+    assert (caught.value.status, str(caught.value)) == (status, said)

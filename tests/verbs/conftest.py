@@ -6,7 +6,6 @@ import pytest
 
 from attnbench.core import process
 from attnbench.core.record import Probed, Record, Status
-from attnbench.core.stats import Pairs, paired
 from attnbench.features.claims import trial
 from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimOutcome
 from attnbench.features.quality import pretrained, recall
@@ -15,6 +14,7 @@ from impls.spec import Variant
 from tests.calling import asked
 from tests.models.quality.made_up import QUALITY, look, original, step
 from tests.report.page import runs
+from tests.times import pairs_answer
 
 OKAY = (Status.MEASURED, "")
 
@@ -22,8 +22,7 @@ OKAY = (Status.MEASURED, "")
 def answered(question, ends=OKAY):
     """The answer of a worker that measures: 20 µs and 1 KB a token, the second a fifth faster."""
     if "compare" in question:
-        found = paired([math.log(1.2)] * 40, 0.01)
-        return {"pairs": Pairs(found, [1.2e-3] * 40, [1e-3] * 40, "decided").to_dict()}
+        return pairs_answer([math.log(1.2)] * 40, a_s=1.2e-3)
     if "probe" not in question and "job" not in question:
         return {"canary": 1e-3, "ceilings": {}, "noise": []}
     job = question.get("job") or question["probe"]

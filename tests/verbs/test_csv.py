@@ -14,22 +14,22 @@ import impls
 from attnbench.command import arguments
 from attnbench.core import checkout
 from attnbench.core.checkout import Commit
-from attnbench.core.stats import Pairs
 from attnbench.features.commits import rounds, rows
 from attnbench.features.commits import verb as commits
-from attnbench.features.commits.asv_interface import CommitHistory
-from attnbench.features.commits.rounds import CommitCell, CommitsComparison
+from attnbench.features.commits.asv_interface import CommitResults
+from attnbench.features.commits.rounds import CommitsComparison
 from attnbench.features.selfcheck import selfcheck
 from attnbench.features.selfcheck.selfcheck import PlantOutcome
 from attnbench.models.capture.calls import SeenCalls, Site
 from attnbench.report.scenes import ReportRun
 from attnbench.report.tidy import measurements
+from attnbench.sweep.compare import Compared
 from tests.answer.build import timed
 from tests.calling import ROOT, SENTENCE, asked, measured_here
 from tests.report import profiles
 from tests.report.page import runs
 from tests.report.page.runs import OWN, PATTERN
-from tests.verbs.conftest import answered
+from tests.times import in_pairs
 
 EVIDENCE = ROOT / "results/amd-epyc-2c/evidence/20261123-003700-model.json"
 OFFERED = [
@@ -109,6 +109,9 @@ class Asv:
     def publish(self):
         return Path("index.html")
 
+    def compare(self, *_):
+        return []
+
 
 @pytest.fixture
 def place(monkeypatch, tmp_path):
@@ -127,10 +130,11 @@ def place(monkeypatch, tmp_path):
     monkeypatch.setattr(selfcheck, "run_plants", lambda *_, **__: iter([outcome]))
     monkeypatch.setattr(selfcheck, "run_slow_downs", lambda *_: iter([outcome] * 5))
     ends = {name: Commit(name, 40 * name[0], f"{name}, a change") for name in ("base", "head")}
-    pairs = Pairs.from_dict(answered({"compare": None})["pairs"])
     cells = (
-        CommitCell(problem, pairs, variant="linear.elu", computes=OWN),
-        CommitCell(problem, variant="matmul", computes="softmax", why_b="gone"),
+        Compared(
+            problem=problem, comparison=in_pairs([0.1] * 40), variant="linear.elu", computes=OWN
+        ),
+        Compared(problem=problem, variant="matmul", computes="softmax", why="gone"),
     )
     compared = CommitsComparison(ends["base"], ends["head"], (), cells, 0.01)
     where = checkout.Repository(tmp_path)
@@ -138,15 +142,13 @@ def place(monkeypatch, tmp_path):
     monkeypatch.setattr(checkout.Repository, "refuse_dirty", lambda *_: None)
     monkeypatch.setattr(checkout, "find_commits", lambda *_: [*ends.values()])
     monkeypatch.setattr(checkout, "find_commit", lambda name, *_: ends[name])
-    monkeypatch.setattr(rows, "names_in", lambda *_: ["linear.elu", "matmul"])
     monkeypatch.setattr(rows, "plan_cells", lambda *_: rows.CellPlan([]))
     monkeypatch.setattr(rounds, "compare_in_rounds", lambda *_, **__: compared)
     monkeypatch.setattr(commits, "Asv", Asv)
     monkeypatch.setattr(commits, "ensure_machine", lambda: "box")
-    found = [
-        CommitHistory(one, 3, skipped=1, failed=["a"], newly_failed=[]) for one in ends.values()
-    ]
-    monkeypatch.setattr(commits, "report", lambda *_: found)
+    values = {("time", "matmul", "128", "forward"): 1.0, ("time", "sdpa", "128", "forward"): None}
+    read = lambda commit, *_: CommitResults(commit, values)  # noqa: E731
+    monkeypatch.setattr(commits.CommitResults, "read", read)
 
 
 @pytest.fixture
@@ -240,7 +242,7 @@ def test_a_list_has_the_rows_of_the_table(table):
 BESIDE = {
     "choose": ("use linear.elu (its own operator, not softmax), 0.5",),
     "compare": ("linear.elu (its own operator, not softmax) against sdpa, 2 problems: SLOWER",),
-    "crossover": ("sdpa is faster throughout", "of the time of linear.elu (its own operator, not"),
+    "crossover": ("tokens sdpa is faster", "sdpa and linear.elu (its own operator, not softmax)"),
     "profile": ("dense (its own operator, not softmax) takes",),
     "limits": ("topk*", "* not softmax attention"),
     "two runs": ("linear.elu*", "* not softmax attention: its own operator"),

@@ -1,6 +1,5 @@
 """``attnbench limits`` and ``profile``: what is asked, what is kept, how it ends."""
 
-import errno
 import json
 import signal
 from pathlib import Path
@@ -9,20 +8,17 @@ import pytest
 
 from attnbench.core.process import WorkerLost
 from attnbench.core.record import Status
-from attnbench.features.limits import view
 from impls.problem import Problem
 from tests.calling import well
 from tests.report import profiles
 from tests.verbs.conftest import OKAY, answered
 
 SMALL = ["--phase", "forward", "--max-time", "100ms"]
-DRAW = view.draw
 
 
 @pytest.fixture
-def probes(worker, monkeypatch):
-    """The problems that were probed; nothing is drawn."""
-    monkeypatch.setattr(view, "draw", lambda *_: False)
+def probes(worker):
+    """The problems that were probed."""
     worker.probed, worker.gate = [], OKAY
 
     def answer(question):
@@ -96,16 +92,6 @@ def test_a_worker_that_is_lost_is_no_profile_and_its_end_is_said(worker, tmp_pat
     worker.answer = answer
     said = well("profile", "einsum", "--out", tmp_path, status=status).stderr
     assert f"({ended.replace('_', ' ')}): it wrote" in said
-
-
-def test_what_was_found_is_printed_though_no_picture_can_be_written(probes, tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(view, "draw", DRAW)
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
-    said = limits("topk", *SMALL, out=tmp_path)
-    assert "topk*" in said.stdout and "No space left on device" in said.stderr
 
 
 def test_a_profiles_folder_holds_its_traces_and_names_them(worker, tmp_path, monkeypatch):

@@ -10,8 +10,8 @@ import pytest
 from attnbench.core.evidence import save_beside
 from attnbench.core.machine import this_machine
 from attnbench.core.record import PROTOCOL
-from attnbench.core.stats import Pairs, paired
 from tests.calling import well
+from tests.times import pairs_answer
 
 CROSSOVER = ("crossover", "matmul", "einsum")
 SMALL = ("--seq", "64,1024", "--margin", "0.01")
@@ -27,8 +27,8 @@ def pairs(worker):
 
     def answer(question):
         n = length(question)
-        found = paired([math.log(300 / n)] * 40, question["margin"] or 0.02)
-        return {"pairs": Pairs(found, [1e-6 * n] * 40, [3e-4] * 40, "decided").to_dict()}
+        margin = question["margin"] or 0.02
+        return pairs_answer([math.log(300 / n)] * 40, margin, 1e-6 * n, 3e-4)
 
     worker.answer = answer
     return worker
@@ -46,20 +46,22 @@ def test_two_variants_are_compared_on_the_grid(pairs, tmp_path):
     assert {asked["budget_s"] for asked in pairs.asked} == {2.5}
 
 
-def test_the_floors_of_this_machine_are_sent_along(pairs, tmp_path):
+@pytest.mark.parametrize(
+    ("changed", "sent"),
+    [
+        ({}, [{"call_s": 0.001, "floor": 0.02}]),
+        ({"protocol": PROTOCOL + 1}, []),
+        ({"settings": {"threads": 99}}, []),
+    ],
+)
+def test_the_floors_of_this_machine_are_sent_along(pairs, tmp_path, changed, sent):
     machine = this_machine()
     noise = [{"call_s": 0.001, "floor": 0.02, "apart": 0.03, "trials": 8, "pairs": 80}]
     facts = {"protocol": PROTOCOL, "machine": machine.to_dict(), "noise": noise}
     facts["settings"] = {"threads": machine.threads}
-    for changed, floors in (
-        ({}, [{"call_s": 0.001, "floor": 0.02}]),
-        ({"protocol": PROTOCOL + 1}, []),
-        ({"settings": {"threads": 99}}, []),
-    ):
-        save_beside(tmp_path, machine.name, "env.json", {**facts, **changed})
-        pairs.asked.clear()
-        well("compare", "einsum", "matmul", "--out", tmp_path)
-        assert pairs.asked[0]["floors"] == floors
+    save_beside(tmp_path, machine.name, "env.json", {**facts, **changed})
+    well("compare", "einsum", "matmul", "--out", tmp_path)
+    assert pairs.asked[0]["floors"] == sent
 
 
 def test_a_crossover_is_answered_and_each_look_is_said_as_it_ends(pairs, tmp_path):

@@ -4,17 +4,19 @@ import json
 import math
 import os
 import signal
+from functools import partial
 
 import pytest
 
+from attnbench.answer.search import take_looks
 from attnbench.core.machine import this_machine
-from attnbench.core.stats import Pairs, paired
 from attnbench.core.store import read_header, read_records
 from attnbench.core.tuned import file_of
 from tests.calling import attnbench_, only_run, well
+from tests.times import pairs_answer
 
-SMALL = ("--device", "cpu", "--heads", "2", "--head-dim", "16", "--threads", "1")
-SMALL += ("--margin", "0.05")
+SMALL = ["--device", "cpu", "--threads", "1"]
+MARGIN = ("--margin", "0.05")
 ONLINE = ["tune", "online", "--device", "cpu", "--seq", "512"]
 ROWS = """
 from impls.spec import Variant
@@ -62,7 +64,7 @@ def table(tmp_path_factory):
 
 def test_less_work_is_kept_and_a_later_run_does_less_and_says_so(kept, table, tmp_path):
     grid = (*["--seq", "96", "--heads", "2", "--head-dim", "16", "--mask", "causal"], *table)
-    done = well("tune", "slow", *SMALL, *grid, "--json")
+    done = well("tune", "slow", *SMALL, *MARGIN, *grid, "--json")
     (problem,) = json.loads(done.stdout)["problems"]
     assert (problem["options"], problem["complete"]) == ({"work": 1}, True)
     final = problem["trials"][-1]
@@ -71,16 +73,7 @@ def test_less_work_is_kept_and_a_later_run_does_less_and_says_so(kept, table, tm
     assert verdicts == {1: "FASTER", 18: "SLOWER"}
     assert len(kept()) == 1 and "kept in " in done.stderr
 
-    rest = (
-        *SMALL[:2],
-        *SMALL[6:8],
-        "--phase",
-        "forward",
-        "--no-report",
-        "--budget",
-        "0.01",
-        "--out",
-    )
+    rest = (*SMALL, "--phase", "forward", "--no-report", "--budget", "0.01", "--out")
     run = well("run", "slow", "slow?work=6", *grid, *rest, tmp_path / "out")
     tuned, default = read_records(only_run(tmp_path / "out"))
     assert (tuned.variant, tuned.note) == ("slow", "tuned: work=1")
@@ -92,7 +85,7 @@ def test_less_work_is_kept_and_a_later_run_does_less_and_says_so(kept, table, tm
 
 
 def test_a_candidate_that_is_wrong_is_a_finding_and_never_kept(kept, table):
-    done = well("tune", "liar", *SMALL, *table, "--seq", "64", "--mask", "causal", status=1)
+    done = well("tune", "liar", *SMALL, *MARGIN, *table, "--seq", "64", "--heads", "2", status=1)
     out = text(done)
     assert "nothing is known of liar: no candidate could be compared" in out
     assert "liar?work=-1" in out and kept() == []
@@ -105,8 +98,7 @@ BOTH = {"q_block": 128, "k_block": 2048}
 
 
 def pairs_of(against_s, judged_s):
-    comparison = paired([math.log(judged_s / against_s)] * 40, 0.01)
-    return {"pairs": Pairs(comparison, [against_s] * 40, [judged_s] * 40, "decided").to_dict()}
+    return pairs_answer([math.log(judged_s / against_s)] * 40, 0.01, against_s, judged_s)
 
 
 def seconds_of(job):
@@ -163,7 +155,12 @@ NO_ROOM = {"stopped": {"status": "unsupported", "why": "online: there is no room
     [
         ([pairs_of(1.0, 1.0)] * 9, "keeps its defaults: of 8 candidates none is 1 % faster", 0, 0),
         ([pairs_of(1.0, 0.5), *[pairs_of(1.0, 1.0)] * 8], "and was not when tried again", 0, 0),
-        ([NO_ROOM] * 8, "online: there is no room on the GPU", 1, 2),  # says nothing of what is
+        (
+            [NO_ROOM] * 8,
+            "online: there is no room on the GPU",
+            1,
+            2,
+        ),  # says nothing of what is kept
     ],
 )
 def test_what_was_kept_goes_where_all_was_tried_and_nothing_is_faster(
@@ -204,7 +201,10 @@ def test_what_decided_is_kept_though_ctrl_c_came_while_it_did(made_up, kept):
     assert len(made_up.asked) == 9 and len(kept()) == 1 and "kept in " in done.stderr
 
 
-def test_when_the_time_is_spent_no_other_candidate_is_begun(made_up, kept, monkeypatch):
+@pytest.mark.parametrize(("seconds", "tried"), [("150", (128, 256, 1024, 128)), ("20", (128, 128))])
+def test_when_time_is_short_the_best_so_far_is_decided_on(
+    made_up, kept, monkeypatch, seconds, tried
+):
     now, answer = [0.0], made_up.answer
 
     def slowly(question):
@@ -212,9 +212,10 @@ def test_when_the_time_is_spent_no_other_candidate_is_begun(made_up, kept, monke
         return answer(question)
 
     made_up.answer = slowly
-    monkeypatch.setattr("attnbench.features.tune.search.monotonic", lambda: now[0])
-    done = well(*ONLINE, "--budget", "70")
-    assert options_of(made_up)[3:] == [[{}, {"q_block": 128}]]
+    clocked = partial(take_looks, now=lambda: now[0])
+    monkeypatch.setattr("attnbench.command.searching.take_looks", clocked)
+    done = well(*ONLINE, "--budget", seconds)
+    assert options_of(made_up) == [[{}, {"q_block": n}] for n in tried]
     assert "; it ended before all was tried" in text(done)
     assert [json.loads(line)["options"] for line in kept()] == [{"q_block": 128}]
 

@@ -8,7 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench.answer.choose import Choice, Excluded, Wants, Why, choose, make_choice, settle
+import msgspec
+
+from attnbench.answer.choose import (
+    Choice,
+    Excluded,
+    Wants,
+    Why,
+    choose,
+    contest_row,
+    make_choice,
+    settle,
+)
 from attnbench.answer.ranking import MARGIN
 from attnbench.command.progress import Progress
 from attnbench.command.terminal import say
@@ -16,10 +27,11 @@ from attnbench.core.disk import StoreError, short, table_words
 from attnbench.core.format import first_few, size
 from attnbench.core.machine import this_machine, why_not
 from attnbench.core.record import PROTOCOL
+from attnbench.core.stats import Comparison
 from attnbench.core.store import find_runs, named_run, read_header, read_records, some_runs
 from attnbench.core.tuned import TunedOptions
 from attnbench.sweep import compare, start
-from attnbench.sweep.compare import ContestResult
+from attnbench.sweep.compare import Compared
 from attnbench.sweep.engine import engine_on
 from attnbench.sweep.places import Local
 from attnbench.sweep.plan import grid_of, make_plan
@@ -84,12 +96,19 @@ def from_run(
     contest = header.get("contest") or {}
     if contest.get("problem") != problem.to_dict():
         contest = {}
-    records = read_records(run, lambda p: all(getattr(p, x) == getattr(problem, x) for x in ALIKE))
+    alike = read_records(run, lambda p: all(getattr(p, x) == getattr(problem, x) for x in ALIKE))
     left_out = _left_out(contest, wants)
-    if tuned is not None:
-        records = [r for r in records if _tuned_as_now(r, table, tuned)]
+    records = [r for r in alike if tuned is None or _tuned_as_now(r, table, tuned)]
     choice = choose(records, problem, wants, table, left_out=left_out, source=str(run))
-    pairs = [ContestResult.from_dict(values) for values in contest.get("pairs", ())]
+    pairs = [
+        Compared(
+            problem=problem,
+            variant=pair["judged"],
+            against=pair["against"],
+            comparison=msgspec.convert(pair, Comparison),
+        )
+        for pair in contest.get("pairs", ())
+    ]
     threads = (header.get("settings") or {}).get("threads")
     settings = ["--threads", str(threads)] if threads else []
     return replace(settle(choice, pairs), settings=(*settings, *table_words(header)))
@@ -218,7 +237,7 @@ def measured(problem: Problem, wants: Wants, table: Table, arguments: Namespace)
     run.folder.header["contest"] = contest
     run.folder.save_header()
     pairs = _pairs(from_run(run.folder.path, problem, wants, table), run)
-    contest["pairs"] = [pair.to_dict() for pair in pairs]
+    contest["pairs"] = [contest_row(pair) for pair in pairs]
     run.folder.save_header()
     return from_run(run.folder.path, problem, wants, table)
 
@@ -251,7 +270,7 @@ def _run(names: Sequence[str], problem: Problem, budget_s: float, arguments: Nam
     return run
 
 
-def _pairs(choice: Choice, run: Run) -> list[ContestResult]:
+def _pairs(choice: Choice, run: Run) -> list[Compared]:
     """Comparisons in pairs of those that the medians leave near each other."""
     if choice.ranking is None:
         return []

@@ -7,23 +7,17 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from attnbench.core.checkout import Commit, Repository, without_git
-from attnbench.core.disk import CHECKOUT
 from attnbench.core.machine import Machine, pace, this_machine
 from attnbench.core.process import Program
 from impls.errors import CantBeDone
 
 CONFIGURATION = "asv.conf.json"
-OWN_FOLDER = ".asv"
-"""The folder of asv's files in a repository of somebody's own, its configuration included."""
-BENCHMARKS = (CHECKOUT / "benchmarks", Path(__file__).parent / "benchmarks")
-"""The suite: in a checkout, and as it is installed."""
 RECORD_S, PROCESS_S, TIMED_S = 1.0, 6.0, 0.5
 """Seconds for a cell's record; a process in a round; and a cell in that."""
 SOME_FAILED = 2
@@ -41,19 +35,19 @@ class Asv:
     pages: Path
 
     @classmethod
-    def of(cls, repository: Repository, variants: Sequence[str] = ()) -> Asv:
-        """asv for a checkout; raises CantBeDone where it can't be configured.
-
-        ``variants``: what is measured in a repository of somebody's own, which gets a
-        configuration, outside what git keeps.
+    def of(cls, repository: Repository) -> Asv:
+        """asv for a clone of attnbench; raises CantBeDone for another repository, or where its
+        configuration can't be read.
         """
         from asv.config import Config
         from asv.util import UserError
 
+        if repository.whole:
+            raise CantBeDone(
+                f"asv's suite measures attnbench's own impls, in a clone; in {repository.root} "
+                "compare two commits: 'attnbench history compare BASE HEAD'"
+            )
         file = repository.root / CONFIGURATION
-        if repository.own:
-            file = repository.root / OWN_FOLDER / CONFIGURATION
-            _configure(file, repository, variants)
         try:
             config = Config.load(str(file))
         except UserError as error:
@@ -66,14 +60,11 @@ class Asv:
         return cls(repository.root, file, *folders)
 
     @staticmethod
-    def guess_s(
-        commits: int, rounds: int, bench: str | None, variants: Sequence[str] = ()
-    ) -> float:
+    def guess_s(commits: int, rounds: int, bench: str | None) -> float:
         """A guess at the seconds of :meth:`run`."""
         from attnbench.features.commits.suite import AsvRequest
 
-        request = AsvRequest(bench=(bench,) if bench else (), variants=tuple(variants))
-        cells = len(request.keys())
+        cells = len(AsvRequest(bench=(bench,) if bench else ()).keys())
         rounds_s = rounds * (PROCESS_S + TIMED_S * cells)
         return pace() * commits * (PROCESS_S + RECORD_S * cells + rounds_s)
 
@@ -95,6 +86,13 @@ class Asv:
         """Make the pages anew, of all that the results folder holds; where they begin."""
         self._call(["publish"])
         return self.pages / "index.html"
+
+    def compare(self, base: str, head: str, machine: str, factor: float) -> list[str]:
+        """asv's own lines on what is slower or faster in a commit than in another."""
+        lines: list[str] = []
+        words = ["compare", base, head, "--machine", machine, "--factor", str(factor)]
+        self._call([*words, "--only-changed", "--sort", "ratio"], tell=lines.append)
+        return [line for line in lines if line.strip()]
 
     @property
     def preview_command(self) -> str:
@@ -123,36 +121,6 @@ class Asv:
         if status is None or status not in good:
             raise CantBeDone(f"'asv {words[0]}' ended with status {status}: {program.last_line()}")
         return status
-
-
-def _configure(file: Path, repository: Repository, variants: Sequence[str]) -> None:
-    """Write asv's configuration for a repository of somebody's own."""
-    values = {
-        "version": 1,
-        "project": repository.root.name,
-        "repo": str(repository.root),
-        "branches": ["HEAD"],
-        "benchmark_dir": str(next(folder for folder in BENCHMARKS if folder.is_dir())),
-        "results_dir": "../results/asv",
-        "html_dir": "../reports/asv",
-        "env_dir": "env",
-        "plugins": [".attnbench.features.commits.environment"],
-        "environment_type": "shared",
-        "launch_method": "forkserver",
-        "attnbench": {
-            "root": str(repository.root),
-            "tables": list(repository.tables),
-            "variants": list(variants),
-        },
-    }
-    try:
-        file.parent.mkdir(exist_ok=True)
-        (file.parent / ".gitignore").write_text("*\n")
-        file.write_text(json.dumps(values, indent=4) + "\n")
-    except OSError as error:
-        raise CantBeDone(
-            f"can't write {file}: {error.strerror}; make the repository writable"
-        ) from None
 
 
 def machine_entry(machine: Machine) -> dict[str, str]:
@@ -194,109 +162,39 @@ def ensure_machine() -> str:
     return entry["machine"]
 
 
-# ---- what its results show of some commits -------------------------------------------------------
-#
-# Each is compared with the one before it by asv's own rule, which is weaker than pairs: what slows
-# the machine for a while slows one commit alone.
-
-
-class Value(NamedTuple):
-    """One benchmark with its parameters, as asv keeps it."""
-
-    result: float | None
-    """None: it failed; not a number: it was skipped."""
-    stats: Mapping[str, Any] | None = None
-    samples: Sequence[float] | None = None
-    version: str = ""
-
-    @property
-    def skipped(self) -> bool:
-        """There was nothing to run."""
-        return self.result is not None and math.isnan(self.result)
-
-
 @dataclass(frozen=True)
-class Moved:
-    """A benchmark that is slower or faster than on the commit before."""
-
-    name: str
-    before: float
-    after: float
-
-    @property
-    def ratio(self) -> float:
-        """After over before."""
-        return self.after / self.before
-
-
-@dataclass
-class CommitHistory:
-    """The results of a commit, compared with those of the commit before it."""
+class CommitResults:
+    """What asv keeps of a commit on a machine."""
 
     commit: Commit
-    measured: int
-    skipped: int
-    failed: list[str]
-    newly_failed: list[str]
-    slower: list[Moved] = field(default_factory=list)
-    faster: list[Moved] = field(default_factory=list)
-    changed: list[str] = field(default_factory=list)
-    """Measured files that are not as in the commit before."""
+    values: dict[tuple[str, ...], float | None]
+    """By benchmark, variant, length and phase; None: it failed; not a number: it was skipped."""
 
+    @classmethod
+    def read(cls, commit: Commit, results: Path, machine: str) -> CommitResults:
+        """From asv's folder of results."""
+        from asv.results import iter_results_for_machine_and_hash
 
-def report(
-    commits: Sequence[Commit], results: Path, machine: str, factor: float, repository: Repository
-) -> list[CommitHistory]:
-    """The results of each commit in asv's folder, oldest first."""
-    histories: list[CommitHistory] = []
-    before: dict[str, Value] = {}
-    last: Commit | None = None
-    for commit in commits:
-        now = dict(_values(results, machine, commit.sha))
-        one = _compared(commit, before, now, factor)
-        one.changed = repository.changed(last, commit) if last else []
-        histories.append(one)
-        if now:
-            before, last = now, commit
-    return histories
+        values: dict[tuple[str, ...], float | None] = {}
+        for result in iter_results_for_machine_and_hash(str(results), machine, commit.sha):
+            for key in result.get_all_result_keys():
+                params = result.get_result_params(key)
+                cells = [[str(value).strip("'") for value in cell] for cell in product(*params)]
+                several = result.get_result_value(key, params) or [None] * len(cells)
+                values |= {(key, *cell): x for cell, x in zip(cells, several, strict=True)}
+        return cls(commit, values)
 
+    @property
+    def failed(self) -> list[tuple[str, ...]]:
+        """The benchmarks that should have a value and have none."""
+        return [key for key, value in self.values.items() if value is None]
 
-def _compared(
-    commit: Commit, before: Mapping[str, Value], now: Mapping[str, Value], factor: float
-) -> CommitHistory:
-    from asv.commands.compare import _is_result_better
+    @property
+    def skipped(self) -> int:
+        """The number of those of which there was nothing to run."""
+        return sum(value is not None and math.isnan(value) for value in self.values.values())
 
-    failed = [name for name, value in now.items() if value.result is None]
-    newly = [name for name in failed if name in before and before[name].result is not None]
-    skipped = sum(value.skipped for value in now.values())
-    history = CommitHistory(commit, len(now) - len(failed) - skipped, skipped, failed, newly)
-    for name, b in now.items():
-        a = before.get(name)
-        if a is None or a.skipped or b.skipped or a.version != b.version:
-            continue
-        if not a.result or b.result is None:  # it failed, or was zero
-            continue
-        for one, other, moved in ((a, b, history.slower), (b, a, history.faster)):
-            both = (one.stats, one.samples), (other.stats, other.samples)
-            if _is_result_better(one.result, other.result, *both, factor):
-                moved.append(Moved(name, a.result, b.result))
-    return history
-
-
-def _values(results: Path, machine: str, sha: str) -> Iterator[tuple[str, Value]]:
-    """Each benchmark with its parameters, as ``name(a, b)``."""
-    from asv.results import iter_results_for_machine_and_hash
-
-    for result in iter_results_for_machine_and_hash(str(results), machine, sha):
-        for key in result.get_all_result_keys():
-            params = result.get_result_params(key)
-            cells = list(product(*params))
-            columns = (
-                result.get_result_value(key, params),
-                result.get_result_stats(key, params),
-                result.get_result_samples(key, params),
-            )
-            rows = zip(*(each or [None] * len(cells) for each in columns), strict=True)
-            version = str(result.benchmark_version.get(key))
-            for cell, (value, stats, samples) in zip(cells, rows, strict=True):
-                yield f"{key}({', '.join(cell)})", Value(value, stats, samples, version)
+    def newly_failed(self, before: CommitResults | None) -> list[str]:
+        """The benchmarks that had a value in a commit before."""
+        then = before.values if before else {}
+        return [" ".join(key) for key in self.failed if then.get(key) is not None]

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from asv.config import Config
 from asv.environment import Environment, EnvironmentUnavailable
 from asv.machine import Machine
 from asv.util import UserError
@@ -85,19 +84,14 @@ def _hand_on(arguments: Namespace, environment: MutableMapping[str, str]) -> Non
         asv_interface.ensure_machine()
     except CantBeDone as why:
         raise UserError(str(why)) from None
-    file = getattr(arguments, "config", None)  # asv stands in its folder
-    own = vars(Config.load(file and Path(file).name)).get("attnbench", {})
     turns = getattr(arguments, "interleave_rounds", False)
     bench = getattr(arguments, "bench", None) or ()
     scratch = tempfile.mkdtemp(prefix="attnbench-history-")
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     request = AsvRequest(
-        root=str(own.get("root", Path.cwd())),
-        tables=tuple(own.get("tables", ())),
-        variants=tuple(own.get("variants", ())),
+        root=str(Path.cwd()),  # asv stands in its folder
         device=this_machine().devices[-1],
         bench=(bench,) if isinstance(bench, str) else tuple(bench),
-        quick=bool(getattr(arguments, "quick", False)),
         interleaved=turns is None or bool(turns),  # None: asv takes turns if it can
         scratch=scratch,
     )

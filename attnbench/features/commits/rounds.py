@@ -12,21 +12,24 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import msgspec
+from msgspec import structs
+
 from attnbench.core import stats
 from attnbench.core.checkout import Commit, Repository
 from attnbench.core.machine import Machine, pace
 from attnbench.core.record import NOT_TRIED
-from attnbench.core.stats import Comparison, Pairs, StopRule, Verdict
+from attnbench.core.stats import Comparison, StopRule, Verdict
 from attnbench.features.commits.rows import CellPlan
+from attnbench.sweep.compare import Compared, corrected, pairs_guess_s
 from attnbench.sweep.engine import HoldingWorker, Refused
-from attnbench.sweep.plan import Cell, call_s, checks_s
-from impls.problem import Problem
+from attnbench.sweep.plan import Cell
 
 LOOKS = (4, 8, 16)
 """Rounds in all at each look."""
@@ -36,38 +39,13 @@ PAIRS = 80
 """Pairs of a cell in a round: four places in memory."""
 USUAL_ROUNDS, ROUND_S = 12, 3.3
 """Rounds that most comparisons take; and seconds of each round's process."""
-CALL_TAKES = 8.0
-"""So many times dense attention's, canaries and new places in memory included."""
+CALL_TAKES = 12
+"""So many times as long as in other pairs, canaries and new places in memory included."""
 Open = Callable[[Path], AbstractContextManager[HoldingWorker]]
 """Starts a worker with a folder first on its path."""
 
 
 # ---- results -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class CommitCell:
-    """A variant on a problem in two commits: pairs, or why a commit could not take it."""
-
-    problem: Problem
-    pairs: Pairs | None = None
-    variant: str = ""
-    computes: str = ""
-    why_a: str = ""
-    why_b: str = ""
-    status_a: str = ""
-    """The status of a record of the side that could not take it."""
-    status_b: str = ""
-
-    @property
-    def comparison(self) -> Comparison | None:
-        """The verdict of the pairs."""
-        return None if self.pairs is None else self.pairs.comparison
-
-    @property
-    def why(self) -> str:
-        """The reason for having no pairs."""
-        return "; ".join(dict.fromkeys(filter(None, (self.why_a, self.why_b))))
 
 
 class CommitVerdict(StrEnum):
@@ -103,40 +81,37 @@ class CommitsComparison:
 
     a: Commit
     b: Commit
-    changed: tuple[str, ...]
+    changed: Sequence[str]
     """Files that are not the same in both."""
-    cells: tuple[CommitCell, ...]
+    cells: Sequence[Compared]
     margin: float
-    added: tuple[str, ...] = ()
+    added: Sequence[str] = ()
     """Variants that only b has; where the tables were read."""
-    removed: tuple[str, ...] = ()
+    removed: Sequence[str] = ()
 
-    def verdict(self, cell: CommitCell) -> CommitVerdict:
+    def verdict(self, cell: Compared) -> CommitVerdict:
         """The effect of b on a cell."""
         name = cell.variant.split("?")[0]
-        if cell.status_b in WRONG:
+        if cell.status in WRONG:
             return CommitVerdict.WRONG
         if cell.comparison is not None:
             return VERDICTS[cell.comparison.verdict]
         if name in self.removed:
             return CommitVerdict.REMOVED
-        if not cell.why_b:
+        if not cell.why:
             return CommitVerdict.ADDED if name in self.added else CommitVerdict.MENDED
-        spared = cell.status_b in NOT_TRIED if name in self.added else cell.why_a
+        spared = cell.status in NOT_TRIED if name in self.added else cell.why_a
         return CommitVerdict.LEFT_OUT if spared else CommitVerdict.LOST
 
-    def judged(self) -> list[tuple[CommitCell, CommitVerdict, str]]:
-        """All cells with their verdicts, the gravest first, and why there are no pairs."""
-        order, rows = list(CommitVerdict), []
-        for cell in self.cells:
-            verdict, why = self.verdict(cell), cell.why_b or cell.why_a
-            quiet = cell.comparison is not None or verdict is CommitVerdict.ADDED
-            rows.append((cell, verdict, "" if quiet else why))
+    def judged(self) -> list[tuple[Compared, CommitVerdict]]:
+        """All cells with their verdicts, the gravest first."""
+        order = list(CommitVerdict)
+        rows = [(cell, self.verdict(cell)) for cell in self.cells]
         return sorted(rows, key=lambda row: order.index(row[1]))
 
     def counts(self) -> dict[str, int]:
         """The number of cells by verdict."""
-        verdicts = [verdict for _, verdict, _ in self.judged()]
+        verdicts = [verdict for _, verdict in self.judged()]
         return {str(each): verdicts.count(each) for each in CommitVerdict if each in verdicts}
 
     @property
@@ -149,15 +124,9 @@ class CommitsComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        cells = []
-        for cell, verdict, why in self.judged():
-            parts = {
-                "problem": cell.problem.to_dict(),
-                "pairs": cell.pairs and cell.pairs.to_dict(),
-            }
-            cells.append({**vars(cell), **parts, "said": str(verdict), "why": why})
-        ends = {"a": asdict(self.a), "b": asdict(self.b)}
-        return {**vars(self), **ends, "paired": True, "cells": cells, "counts": self.counts()}
+        cells = [{**cell.to_dict(), "said": str(said)} for cell, said in self.judged()]
+        values = msgspec.to_builtins(replace(self, cells=()))
+        return {**values, "cells": cells, "counts": self.counts()}
 
 
 # ---- measuring -----------------------------------------------------------------------------------
@@ -175,36 +144,35 @@ class CellRounds:
     seconds: float = 0.0
     apart: bool = False
     """It can't be had in one process, and isn't tried there again."""
-    result: CommitCell | None = None
+    result: Compared | None = None
 
-    def add(self, cell: CommitCell, seconds: float) -> None:
+    def add(self, round_: Compared, seconds: float) -> None:
         """A round's result: pairs, or what ends it."""
         self.seconds += seconds
-        if cell.pairs is None:
-            self.result = cell
+        if (pairs := round_.comparison) is None:
+            self.result = round_
             return
-        a_s, b_s = cell.pairs.a_s, cell.pairs.b_s
-        self.a_s += a_s
-        self.b_s += b_s
-        logs = (math.log(b / a) for a, b in zip(a_s, b_s, strict=True))
+        self.a_s += pairs.a_s
+        self.b_s += pairs.b_s
+        logs = (math.log(b / a) for a, b in zip(pairs.a_s, pairs.b_s, strict=True))
         self.medians.append(statistics.median(logs))
 
-    def look(self, number: int, margin: float, budget_s: float, names: tuple[str, str]) -> None:
+    def look(self, number: int, margin: float, budget_s: float) -> None:
         """Decide after a round if that is a look, or the last one that the budget allows."""
         spent = self.seconds >= budget_s and number >= LOOKS[0]
         if self.result is not None or not (number in LOOKS or spent):
             return
-        comparison = judged(self.medians, margin, pairs=len(self.a_s))
-        stop = "decided"
+        comparison, stop = judged(self.medians, margin, pairs=len(self.a_s)), "decided"
         if comparison.verdict is Verdict.INCONCLUSIVE:
             stop = "cap" if number == LOOKS[-1] else "budget" if spent else ""
         if stop:
-            pairs = Pairs(comparison, self.a_s, self.b_s, stop, names)
-            self.result = replace(_blank(self.cell), pairs=pairs)
+            pairs = structs.replace(comparison, a_s=self.a_s, b_s=self.b_s, stop=stop)
+            self.result = _blank(self.cell).with_(comparison=pairs)
 
 
-def _blank(cell: Cell) -> CommitCell:
-    return CommitCell(cell.problem, variant=cell.variant.label, computes=cell.variant.computes)
+def _blank(cell: Cell) -> Compared:
+    variant = cell.variant
+    return Compared(problem=cell.problem, variant=variant.label, computes=variant.computes)
 
 
 def compare_in_rounds(
@@ -217,47 +185,36 @@ def compare_in_rounds(
     repository: Repository,
     budget_s: float = BUDGET_S,
     begins: Callable[[int, int], None] = lambda number, left: None,
-    watch: Callable[[CommitCell], None] = lambda cell: None,
+    watch: Callable[[Compared], None] = lambda cell: None,
 ) -> CommitsComparison:
     """Commit b against commit a; ``budget_s`` of pairs a cell, after which no round begins.
 
     ``begins`` gets a round's number and how many cells have no verdict yet; ``watch`` each cell
     that has one.
     """
-    if any(plan.unreadable):  # none of its rows can be measured
-        why_a, why_b = plan.unreadable
-        status_a, status_b = ("failed" if why else "" for why in plan.unreadable)
-        cells = [
-            replace(_blank(c), why_a=why_a, why_b=why_b, status_a=status_a, status_b=status_b)
-            for c in plan.cells
-        ]
-    else:
-        with ExitStack() as stack:
-            folders = [stack.enter_context(repository.laid_out(commit)) for commit in (a, b)]
-            cells = _at_ragged_lengths(plan.ragged, (a, b), folders, opened)
-            for cell in cells:
-                watch(cell)
-            bad = {cell.variant for cell in cells}
-            taking = [CellRounds(cell) for cell in plan.cells if cell.variant.label not in bad]
-            for number in range(1, LOOKS[-1] + 1):
-                if not (left := [one for one in taking if one.result is None]):
-                    break
-                begins(number, len(left))
-                _round(left, (a, b), folders, opened, margin, 1 - number % 2)
-                for one in left:
-                    one.look(number, margin, budget_s, (a.name, b.name))
-                    if one.result is not None:
-                        watch(one.result)
-            cells += [one.result for one in taking if one.result is not None]
-    corrected = stats.corrected([cell.pairs for cell in cells])
-    paired = tuple(replace(cell, pairs=x) for cell, x in zip(cells, corrected, strict=True))
-    new = tuple(plan.added), tuple(plan.removed)
-    return CommitsComparison(a, b, tuple(plan.changed), paired, margin, *new)
+    with ExitStack() as stack:
+        folders = [stack.enter_context(repository.laid_out(commit)) for commit in (a, b)]
+        cells = _at_ragged_lengths(plan.ragged, (a, b), folders, opened)
+        for cell in cells:
+            watch(cell)
+        bad = {cell.variant for cell in cells}
+        taking = [CellRounds(cell) for cell in plan.cells if cell.variant.label not in bad]
+        for number in range(1, LOOKS[-1] + 1):
+            if not (left := [one for one in taking if one.result is None]):
+                break
+            begins(number, len(left))
+            _round(left, (a, b), folders, opened, margin, 1 - number % 2)
+            for one in left:
+                one.look(number, margin, budget_s)
+                if one.result is not None:
+                    watch(one.result)
+    cells += [one.result for one in taking if one.result is not None]
+    return CommitsComparison(a, b, plan.changed, corrected(cells), margin, plan.added, plan.removed)
 
 
 def _at_ragged_lengths(
     cells: Sequence[Cell], commits: Sequence[Commit], folders: Sequence[Path], opened: Open
-) -> list[CommitCell]:
+) -> list[Compared]:
     """The first of each variant's cells that head is wrong on, or fails on and base does not."""
     refused: dict[str, Cell] = {}
     if cells:
@@ -273,7 +230,7 @@ def _at_ragged_lengths(
     for cell in refused.values():  # each in new processes, which nothing has spoiled
         with opened(folders[0]) as base, opened(folders[1]) as head:
             one = compare_cell(cell, commits, [base, head], StopRule(1.0, first=1, cap=1))
-        if one.status_b in WRONG or (one.why_b and not one.why_a):
+        if one.status in WRONG or (one.why and not one.why_a):
             results.append(one)
     return results
 
@@ -294,7 +251,7 @@ def _round(
         for one in left:
             start = perf_counter()
             cell = None if one.apart else compare_cell(one.cell, commits, together, rule)
-            if cell is None or (cell.pairs is None and one.cell.left_out is None):
+            if cell is None or (cell.comparison is None and one.cell.left_out is None):
                 one.apart = True  # in two processes it shows whose fault it was, if any's
                 with ExitStack() as stack:
                     order = (host, 1 - host)
@@ -305,7 +262,7 @@ def _round(
 
 def compare_cell(
     cell: Cell, commits: Sequence[Commit], workers: Sequence[HoldingWorker], rule: StopRule
-) -> CommitCell:
+) -> Compared:
     """One cell, by a worker of each commit: both pass the gate, or there are no pairs.
 
     The rows are looked up by their text in the commit's own table, which says what it lacks.
@@ -313,7 +270,7 @@ def compare_cell(
     blank = _blank(cell)
     if cell.left_out is not None:
         why, status = cell.left_out.reason, str(cell.left_out.status)
-        return replace(blank, why_a=why, why_b=why, status_a=status, status_b=status)
+        return blank.with_(why_a=why, why=why, status_a=status, status=status)
     refusals = dict[int, Refused]()
     for number, worker in enumerate(workers):
         try:
@@ -322,14 +279,14 @@ def compare_cell(
             refusals[number] = refused
     if not refusals:
         try:
-            return replace(blank, pairs=stats.compare(workers[0], workers[1], rule))
+            return blank.with_(comparison=stats.compare(workers[0], workers[1], rule))
         except Refused as refused:
             refusals[int(refused.by is workers[1])] = refused
-    sides = dict[str, Any]()
-    for number, refusal in refusals.items():
-        sides[f"why_{'ab'[number]}"] = f"commit {commits[number]}: {refusal}"
-        sides[f"status_{'ab'[number]}"] = refusal.status
-    return replace(blank, **sides)
+    for number, end in ((0, "_a"), (1, "")):
+        if refusal := refusals.get(number):
+            why = f"commit {commits[number]}: {refusal}"
+            blank = blank.with_(**{f"why{end}": why, f"status{end}": refusal.status})
+    return blank
 
 
 def judged(medians: Sequence[float], margin: float, pairs: int) -> Comparison:
@@ -342,14 +299,10 @@ def judged(medians: Sequence[float], margin: float, pairs: int) -> Comparison:
     verdict = stats.verdict_of(low, high, edge)
     p = min(1.0, 2 * len(LOOKS) * (1 - stats.student((abs(middle) - edge) / error, n - 1)))
     ratio, low, high = (math.exp(x) for x in (middle, low, high))
-    return Comparison(verdict, ratio, low, high, margin, math.expm1(edge + half), pairs, p)
+    return Comparison(verdict, ratio, low, high, margin, math.expm1(edge + half), pairs, p, True)
 
 
 def round_s(cells: Sequence[Cell], machine: Machine) -> float:
     """A guess at the seconds of a round: both commits' checks of each cell, then pairs."""
-    seconds = ROUND_S * pace()
-    for cell in cells:
-        if cell.left_out is None:
-            checks = 2 * checks_s(cell.variant, cell.problem, machine)
-            seconds += checks + 2 * PAIRS * CALL_TAKES * call_s(cell.problem, machine)
-    return seconds
+    each = (pairs_guess_s(cell, cell, machine, math.inf, CALL_TAKES * PAIRS) for cell in cells)
+    return ROUND_S * pace() + sum(each)

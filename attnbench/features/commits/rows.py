@@ -47,8 +47,6 @@ class CellPlan:
     removed: Sequence[str] = ()
     ragged: Sequence[Cell] = ()
     """Cells that a variant has to be right on besides, without being timed."""
-    unreadable: tuple[str, str] = ("", "")
-    """The reasons, if the table of base, or of head, can't be read."""
 
 
 def plan_cells(
@@ -62,19 +60,18 @@ def plan_cells(
     """The cells of some variants; if none is given, of the repository's own, or of the grid's and
     all that were touched.
 
-    Raises CantBeDone where neither table can be read.
+    Raises CantBeDone where the table of either can't be read.
     """
     tables = [rows_of(commit, repository) for commit in (base, head)]
-    whys = [
-        f"commit {commit}: {table.unreadable}" if table.unreadable else ""
-        for commit, table in zip((base, head), tables, strict=True)
-    ]
-    if all(whys):
-        raise CantBeDone(f"{'; '.join(whys)}; give commits whose table can be read")
+    for commit, table in zip((base, head), tables, strict=True):
+        if table.unreadable:
+            raise CantBeDone(
+                f"commit {commit}: {table.unreadable}; give commits whose table can be read"
+            )
     files, rows = repository.changed(base, head), [table.rows for table in tables]
-    before, after = ({}, {}) if any(whys) else rows
+    before, after = rows
     new = [name for name in after if name not in before]
-    both, names = {**rows[0], **rows[1]}, list(variants)
+    both, names = {**before, **after}, list(variants)
     if repository.whole:
         names = names or own_names(tables, repository)
     elif not names:  # the grid's, those whose own file changed, and those that are new
@@ -86,21 +83,7 @@ def plan_cells(
     with suppress(InvalidProblem):  # a mask, or inputs, of one length alone
         ragged = _cells(rows, names, grid.with_(seq=RAGGED), machine)
     ragged = [cell for cell in ragged if cell.left_out is None]
-    return CellPlan(cells, files, new, lost, ragged, (whys[0], whys[1]))
-
-
-def names_in(commits: Sequence[Commit], repository: Repository) -> list[str]:
-    """The rows of a repository of somebody's own in some commits, for the suite to measure; none of
-    a clone, where the suite has its own choice. Raises BadCommit where there are none.
-    """
-    if not repository.whole:
-        return []
-    if not repository.own:
-        raise BadCommit(
-            f"{repository.root} is a clone of attnbench, whose suite measures rows of impls; leave "
-            "--table out, or compare two commits: 'attnbench history compare BASE HEAD --table …'"
-        )
-    return own_names([rows_of(commit, repository) for commit in commits], repository)
+    return CellPlan(cells, files, new, lost, ragged)
 
 
 def own_names(tables: Sequence[CommitRows], repository: Repository) -> list[str]:

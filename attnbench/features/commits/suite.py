@@ -71,14 +71,9 @@ class AsvRequest(msgspec.Struct, frozen=True):
 
     root: str = ""
     """The repository whose commits are measured."""
-    tables: tuple[str, ...] = ()
-    """Row files in it that were named."""
-    variants: tuple[str, ...] = ()
-    """The rows of a repository of somebody's own; the preset's, if none is named."""
     device: str = "cpu"
     bench: tuple[str, ...] = ()
     """Expressions, one of which a benchmark with its parameters has to match; any, if none."""
-    quick: bool = False
     interleaved: bool = False
     """Commits take turns, with a process of each in a round."""
     scratch: str = ""
@@ -87,8 +82,7 @@ class AsvRequest(msgspec.Struct, frozen=True):
     @property
     def grid(self) -> Preset:
         """The cells that are measured of each commit."""
-        preset = PRESETS[PRESET[self.device]]
-        return preset.with_(variants=self.variants or preset.variants, budget=QUICK_S)
+        return PRESETS[PRESET[self.device]].with_(budget=QUICK_S)
 
     @property
     def parameters(self) -> list[list[Any]]:
@@ -179,7 +173,7 @@ def suite_row(record: Record) -> SuiteRow:
 
 def measure_commit(request: AsvRequest) -> Cache:
     """Measure the commit that asv names; without one, the repository as it lies there."""
-    repository = Repository(Path(request.root), request.tables)
+    repository = Repository(Path(request.root))
     sha = os.environ.get("ASV_COMMIT", "")
     with ExitStack() as stack:
         folder, name = repository.root, "that is checked out"
@@ -202,9 +196,8 @@ def measure_commit(request: AsvRequest) -> Cache:
             rows |= _measured(cells, request.device, settings, folder)
             if request.scratch:
                 file.write_bytes(msgspec.json.encode(list(rows.items())))
-        if not request.quick:
-            opened = open_worker(settings, 0, QUICK_S, request.tables, device=request.device)
-            _add_times(rows, cells, request, lambda: opened(folder))
+        opened = open_worker(settings, 0, QUICK_S, device=request.device)
+        _add_times(rows, cells, request, lambda: opened(folder))
     return Cache(rows)
 
 

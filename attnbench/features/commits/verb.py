@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,7 @@ from attnbench.core.record import FINDINGS
 from attnbench.core.settings import Settings
 from attnbench.core.store import named_run
 from attnbench.features.commits import rounds, rows, view
-from attnbench.features.commits.asv_interface import Asv, ensure_machine, report
-from attnbench.features.commits.rounds import CommitCell
+from attnbench.features.commits.asv_interface import Asv, CommitResults, ensure_machine
 from attnbench.report import tidy
 from attnbench.sweep import compare as pairs
 from attnbench.sweep import engine as engines
@@ -33,6 +32,7 @@ from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import PRESETS, Preset
 from attnbench.sweep.start import find_preset, settings_of
 from impls import UnknownVariant
+from impls.errors import CantBeDone
 
 PAIRS_S = 30.0
 RUN, VARIANT, NEITHER = "a run folder", "a variant", "neither a run folder nor a variant"
@@ -51,7 +51,7 @@ def compare(args: argparse.Namespace) -> int:
                 kinds[-1] = NEITHER
                 hint = hint if Path(name).exists() else f" ({unknown})"
     if kinds[0] != kinds[1]:
-        raise pairs.NothingToCompare(
+        raise CantBeDone(
             f"{args.a} is {kinds[0]} and {args.b} is {kinds[1]}; compare takes two variants, two "
             f"run folders or two commits{hint}"
         )
@@ -64,7 +64,7 @@ def compare(args: argparse.Namespace) -> int:
         for name in (args.a, args.b):
             checkout.find_commit(name, root)
     except BadCommit as why:
-        raise pairs.NothingToCompare(
+        raise CantBeDone(
             f"{args.a} and {args.b} are no variants and no run folders; as commits, {why}"
         ) from None
     return _commits(args)
@@ -86,7 +86,7 @@ def _problems(args: argparse.Namespace) -> tuple[Machine, Settings, Preset]:
 
 def _variants(args: argparse.Namespace) -> int:
     if args.variant:
-        raise pairs.NothingToCompare("--variant is for two commits; A and B are the variants here")
+        raise CantBeDone("--variant is for two commits; A and B are the variants here")
     (machine, settings, grid), table = _problems(args), impls.table(args.table)
     ranks = {name: table.find(name).ranks for name in (args.a, args.b)}
     mixed = len({bool(each) for each in ranks.values()}) > 1  # only the one runs over several
@@ -100,38 +100,26 @@ def _variants(args: argparse.Namespace) -> int:
         say(note)
     seconds = args.budget or PAIRS_S
     floors = stored_floors(Path(args.out), machine, settings)
-    measures_floor = args.margin is None and not floors
     guesses = [
-        pairs.pairs_guess_s(a, b, machine, seconds, floor=measures_floor)
-        for a, b in zip(judged, against, strict=True)
+        pairs.pairs_guess_s(a, b, machine, seconds) for a, b in zip(judged, against, strict=True)
     ]
     guesses[0] += pairs.starting_s()
     say(
         f"comparing on {counted(len(judged), 'problem')}: up to {duration(seconds)} of pairs each, "
         f"and the checks before them; about {roughly(sum(guesses))}"
     )
-    if measures_floor:
+    if args.margin is None and not floors:
         say(floor_first("first for each problem"))
+    how, results = (args.seed or 0, args.margin, floors, seconds), []
     with engines.engine_on(grid.device, settings) as engine, Progress() as progress:
         progress.expect(guesses)
-        problems = iter([*(str(cell.problem) for cell in judged), "done"])
-        progress.step(next(problems))
-
-        def watch(one: pairs.Compared) -> None:
+        for a, b in zip(judged, against, strict=True):
+            progress.step(str(a.problem))
+            one = pairs.compare_cell(a, b, engine, *how)
             if one.status in FINDINGS:
                 progress.tell(f"{one.problem}: {one.status}: {one.why}", "yellow")
-            progress.step(next(problems))
-
-        results = pairs.compare_cells(
-            judged,
-            against,
-            engine,
-            seed=args.seed or 0,
-            margin=args.margin,
-            floors=floors,
-            budget_s=seconds,
-            watch=watch,
-        )
+            results.append(one)
+    results = pairs.corrected(results)
     if args.json:
         cells = [one.to_dict() for one in results]
         sides: dict[str, Any] = {"judged": both[0].label, "against": both[1].label}
@@ -139,7 +127,7 @@ def _variants(args: argparse.Namespace) -> int:
         sides["tuned"] = {**plans[0].tuned, **plans[1].tuned}
         print(json.dumps({**sides, "counts": pairs.counts(results), "cells": cells}))
     elif args.csv:
-        tidy.show(view.pairs_rows(results, *both))
+        tidy.show(view.csv_rows(view.pairs(results)))
     else:
         view.show_pairs(results, *both)
     return status_of([str(one.status) for one in results])
@@ -150,14 +138,14 @@ def _runs(args: argparse.Namespace) -> int:
     names |= {n for n in ("preset", "margin", "variant", "threads", "seed") if getattr(args, n)}
     if names:
         options = ", ".join("--" + name.replace("_", "-") for name in sorted(names))
-        raise pairs.NothingToCompare(f"{options} does not apply to finished runs; leave it out")
+        raise CantBeDone(f"{options} does not apply to finished runs; leave it out")
     both = compare_runs.compare_runs(Path(args.a), Path(args.b))
     if args.json:
         print(json.dumps(both.to_dict()))
     elif args.csv:
-        tidy.show(view.runs_rows(both))
+        tidy.show(view.csv_rows(view.runs(both)))
     else:
-        view.runs(both, whole=args.tables)
+        view.show_runs(both, whole=args.tables)
     return both.exit_status
 
 
@@ -184,9 +172,10 @@ def _commits(args: argparse.Namespace) -> int:
         def begins(number: int, left: int) -> None:
             progress.step(f"round {number}: {counted(left, 'measurement')} without a verdict")
 
-        def watch(cell: CommitCell) -> None:
-            if cell.pairs is None:
-                progress.tell(f"{cell.variant} on {cell.problem}: {cell.why}", "yellow")
+        def watch(cell: pairs.Compared) -> None:
+            if cell.comparison is None:
+                why = cell.why or cell.why_a
+                progress.tell(f"{cell.variant} on {cell.problem}: {why}", "yellow")
 
         both = rounds.compare_in_rounds(
             base,
@@ -202,11 +191,11 @@ def _commits(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(both.to_dict()))
     elif args.csv:
-        tidy.show(view.commits_rows(both))
+        tidy.show(view.csv_rows(view.commits(both)))
     elif getattr(args, "markdown", False):
         print(view.markdown(both))
     else:
-        view.commits(both)
+        view.show_commits(both)
     return both.exit_status
 
 
@@ -214,9 +203,8 @@ def _series(args: argparse.Namespace) -> int:
     repository = checkout.repository(args.table)
     commits = checkout.find_commits(args.range, repository.root)
     repository.refuse_dirty(commits)
-    names = rows.names_in(commits, repository)
-    asv, machine = Asv.of(repository, names), ensure_machine()
-    guess_s = Asv.guess_s(len(commits), args.rounds, args.bench, names)
+    asv, machine = Asv.of(repository), ensure_machine()
+    guess_s = Asv.guess_s(len(commits), args.rounds, args.bench)
     say(
         f"measuring {counted(len(commits), 'commit')} with asv, in "
         f"{counted(args.rounds, 'round')} through all of them, as machine {machine}; about "
@@ -230,13 +218,20 @@ def _series(args: argparse.Namespace) -> int:
                 "note: some benchmarks failed; the table says how many, 'asv show' which and why"
             )
         page = asv.publish()
-    histories = report(commits, asv.results, machine, args.factor, repository)
+    results = [CommitResults.read(commit, asv.results, machine) for commit in commits]
+    full = [each for each in results if each.values]
+    moved = {
+        one.commit.sha: asv.compare(before.commit.sha, one.commit.sha, machine, args.factor)
+        for before, one in pairwise(full)
+    }
+    lost = {one.commit.sha: one.newly_failed(before) for before, one in pairwise(full)}
     if args.json:
         about = {"machine": machine, "factor": args.factor, "page": str(page)}
-        print(json.dumps({**about, "commits": [asdict(one) for one in histories]}))
+        each = {"commits": [*view.history_rows(results)], "moved": moved, "newly_failed": lost}
+        print(json.dumps({**about, **each}))
     elif args.csv:
-        tidy.show(view.history_rows(histories))
+        tidy.show(view.history_rows(results))
     else:
-        view.history(histories, args.factor)
+        view.history(results, moved, lost)
     say(f"pages: {page}; to see them: {asv.preview_command}")
-    return int(any(one.newly_failed for one in histories))  # 'slower' is no finding: no pairs
+    return int(any(lost.values()))  # 'slower' is no finding: no pairs

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from typing import Any
 
 from rich.markup import escape
 
-from attnbench.answer.compare_runs import UNDECIDED, ComparedCell, RunsComparison
+from attnbench.answer.compare_runs import UNDECIDED, RunsComparison
 from attnbench.answer.ranking import EXACT
 from attnbench.core.format import (
     NOT_SOFTMAX,
     OTHER,
     counted,
     duration,
+    first_few,
     ms,
     name_and_kind,
     name_with_star,
     percent,
     roughly,
 )
-from attnbench.core.stats import Comparison, Pairs, Verdict
-from attnbench.features.commits.asv_interface import CommitHistory
+from attnbench.core.stats import Verdict
+from attnbench.features.commits.asv_interface import CommitResults
 from attnbench.features.commits.rounds import (
     FINDINGS,
     LOOKS,
-    CommitCell,
     CommitsComparison,
     CommitVerdict,
 )
@@ -39,7 +38,11 @@ from impls.spec import Variant
 
 QUIET = (CommitVerdict.UNCHANGED, CommitVerdict.LEFT_OUT)
 GOOD_NEWS = (CommitVerdict.FASTER, CommitVerdict.MENDED, CommitVerdict.ADDED)
-STYLES = dict.fromkeys(FINDINGS, BAD) | dict.fromkeys(GOOD_NEWS, GOOD) | {QUIET[0]: BOLD}
+STYLES: dict[str, str] = {
+    **dict.fromkeys(FINDINGS, BAD),
+    **dict.fromkeys(GOOD_NEWS, GOOD),
+    CommitVerdict.UNCHANGED: BOLD,
+}
 """On a terminal; the others are faint."""
 MANY = 12
 """Cells of one side alone, and benchmarks of a commit, that are named; the rest is counted."""
@@ -47,23 +50,69 @@ MOST = 40
 """Rows of two runs on a terminal; of more, those that differ come first."""
 SIDES = ("a: ", "b: ")
 STOPS = {"": "", "decided": "", "cap": " (at the cap)", "budget": " (at the budget)"}
-FIGURES = ("ratio", "99 % interval", "pairs", "could be seen")
+Judged = tuple[Compared, str]
+"""What was compared, and the verdict in words."""
 
 
-def _figures(c: Comparison | None, stop: str = "") -> list[str | None]:
-    """Ratio, interval, how many, and what could have been seen."""
-    if c is None:
-        return [None] * 4
-    effect = percent(c.smallest_effect)
-    return [f"{c.ratio:.3f}", f"[{c.low:.3f}, {c.high:.3f}]", f"{c.n}{STOPS[stop]}", effect]
+# ---- what variants, runs and commits share -------------------------------------------------------
 
 
-def _pairs_figures(pairs: Pairs | None) -> list[str | None]:
-    """The medians of a and b in milliseconds, and the figures of the comparison."""
-    if pairs is None:
-        return [None] * 6
-    medians = [ms(statistics.median(x)) for x in (pairs.a_s, pairs.b_s)]
-    return [*medians, *_figures(pairs.comparison, pairs.stop)]
+def csv_rows(cells: Iterable[Judged]) -> Iterator[tidy.Row]:
+    """A row a measurement: b's time over a's, the verdict, and what stands behind it."""
+    for one, verdict in cells:
+        c = one.comparison
+        against_s, median_s = c.medians if c and c.a_s else (None, None)
+        yield {
+            "variant": one.variant,
+            "computes": one.computes,
+            "against": one.against,
+            **tidy.of_problem(one.problem),
+            "verdict": verdict,
+            **tidy.flat({"median_s": median_s, "against_s": against_s}),
+            **tidy.of_comparison(c),
+            "memory_ratio": one.memory_ratio,
+            "reason": _reasons(one),
+            "notes": "; ".join(one.notes),
+        }
+
+
+def _table(cells: Iterable[Judged], a: str, b: str, styles: Mapping[str, str]) -> Table:
+    """A row a measurement, without the columns that would be empty."""
+    right = (f"{a} ms", f"{b} ms", "ratio", "99 % interval", "pairs", "could be seen", "memory")
+    rows: list[list[Any]] = []
+    for one, verdict in cells:
+        name = name_with_star(one.variant, one.computes)
+        row = [name, str(one.problem), Styled(verdict, styles.get(verdict, FAINT)), None, None]
+        if (c := one.comparison) is None:
+            row += [None] * 4
+        else:
+            row[3:] = map(ms, c.medians) if c.a_s else (None, None)
+            row += [f"{c.ratio:.3f}", f"[{c.low:.3f}, {c.high:.3f}]", f"{c.n}{STOPS[c.stop]}"]
+            row.append(percent(c.smallest_effect))
+        row.append(None if one.memory_ratio is None else f"{one.memory_ratio:.3g}")
+        rows.append(row)
+    heads = ("variant", "problem", "verdict", *right)
+    full = [n for n in range(len(heads)) if n < 3 or any(row[n] is not None for row in rows)]
+    wrap = ("problem", "verdict", "pairs")
+    shown = columns(*(heads[n] for n in full), right=right, wrap=wrap)
+    return Table("", shown, [[row[n] for n in full] for row in rows])
+
+
+def _reasons(one: Compared) -> str:
+    """Why a side has no time, a's first; once where it is the same for both."""
+    if one.why_a == one.why or not one.why_a:
+        return one.why
+    return "; ".join(f"{side}: {why}" for side, why in (("a", one.why_a), ("b", one.why)) if why)
+
+
+def _remarks(cells: Sequence[Compared]) -> Iterator[str]:
+    """What the star means, and why there is no time."""
+    kinds = dict.fromkeys(one.computes for one in cells if one.computes not in ("", EXACT))
+    if kinds:
+        yield f"{OTHER} {NOT_SOFTMAX}: {', '.join(kinds)}"
+    for one in cells:
+        if one.comparison is None and (reasons := _reasons(one)):
+            yield f"{one.variant} on {one.problem}: {reasons}"
 
 
 def _faint(some: Iterable[str]) -> None:
@@ -71,73 +120,39 @@ def _faint(some: Iterable[str]) -> None:
         console().print(escape(each), style=FAINT)
 
 
-def _medians(pairs: Pairs | None, ahead: str, behind: str) -> tidy.Row:
-    """The medians of a and b, under these names of their fields."""
-    seconds = pairs and (statistics.median(pairs.a_s), statistics.median(pairs.b_s))
-    return tidy.flat(dict(zip((ahead, behind), seconds or (None, None), strict=True)))
+# ---- two variants, two runs ----------------------------------------------------------------------
 
 
-def pairs_rows(
-    problems: Sequence[Compared], judged: Variant, against: Variant
-) -> Iterator[tidy.Row]:
-    """A row a problem: the time of one variant over the other's, and the verdict."""
-    for one in problems:
-        c = one.comparison
-        medians = _medians(one.pairs, "against_s", "median_s")
-        yield {
-            "variant": judged.label,
-            "computes": judged.computes,
-            "against": against.label,
-            "against_computes": against.computes,
-            **tidy.of_problem(one.problem),
-            "verdict": str(c.verdict) if c else one.status.words,
-            **dict(reversed(medians.items())),
-            **tidy.of_comparison(c),
-            "reason": one.why,
-        }
+def pairs(results: Sequence[Compared]) -> list[Judged]:
+    """The verdicts on a variant, problem after problem."""
+    return [
+        (one, str(one.comparison.verdict) if one.comparison else one.status.replace("_", " "))
+        for one in results
+    ]
 
 
 def show_pairs(results: Sequence[Compared], judged: Variant, against: Variant) -> None:
     """The table, and how often which verdict fell."""
-    right = (f"{judged.label} ms", f"{against.label} ms", *FIGURES, "margin")
-    rows = []
-    for one in results:
-        c = one.comparison
-        against_ms, judged_ms, *rest = _pairs_figures(one.pairs)
-        verdict = Styled(one.status, FAINT)
-        verdict = Styled(c.verdict, tables.VERDICTS[c.verdict]) if c else verdict
-        margin = percent(c.margin) if c else None
-        rows.append((str(one.problem), verdict, judged_ms, against_ms, *rest, margin))
-    heads = columns("problem", "verdict", *right, right=right, wrap=("problem", "verdict", "pairs"))
-    tables.show(Table("", heads, rows))
-    _faint(f"{one.problem}: {one.status}: {one.why}" for one in results if one.pairs is None)
+    tables.show(_table(pairs(results), against.label, judged.label, tables.VERDICTS))
+    _faint(_remarks(results))
+    if margins := {percent(one.comparison.margin) for one in results if one.comparison}:
+        _faint([f"margin {', '.join(sorted(margins))}"])
     many = ", ".join(f"{verdict} on {n}" for verdict, n in counts(results).items())
-    problems = counted(len(results), "problem")
     names = " against ".join(name_and_kind(row.label, row.computes) for row in (judged, against))
-    console().print(escape(f"{names}, {problems}: {many}"))
+    console().print(escape(f"{names}, {counted(len(results), 'problem')}: {many}"))
 
 
-def runs_rows(both: RunsComparison) -> Iterator[tidy.Row]:
-    """A row a measurement of both runs: b's time over a's, unpaired, and the verdict."""
+def runs(both: RunsComparison) -> list[Judged]:
+    """The verdicts on the second run, cell by cell."""
+    judged = []
     for cell in both.cells:
+        ends = [status.replace("_", " ") for status in (cell.status_a, cell.status)]
         c = cell.comparison
-        figures = tidy.of_comparison(c)
-        yield {
-            "variant": cell.variant,
-            "computes": cell.computes,
-            **tidy.of_problem(cell.problem),
-            "verdict": str(c.verdict) if c else cell.change or "no verdict",
-            "status_a": cell.status_a.words,
-            "status_b": cell.status_b.words,
-            **{"samples" if name == "pairs" else name: x for name, x in figures.items()},
-            "memory_ratio": cell.memory_ratio,
-            "across_devices": cell.across_devices,
-            "reason": cell.reason,
-            "notes": "; ".join(cell.notes),
-        }
+        judged.append((cell, str(c.verdict) if c else " → ".join(ends)))
+    return judged
 
 
-def runs(both: RunsComparison, whole: bool) -> None:
+def show_runs(both: RunsComparison, whole: bool) -> None:
     """Run b against run a; ``whole``: every row, as a spreadsheet needs it."""
     out = console()
     out.print(escape(f"a  {both.a}\nb  {both.b}\n"), soft_wrap=True)
@@ -151,70 +166,41 @@ def runs(both: RunsComparison, whole: bool) -> None:
         f"\nb's time over a's, unpaired: the two were not measured in turn, so the margin is "
         f"{percent(both.margin)}\n"
     )
-
-    def alike(cell: ComparedCell) -> int:
-        if cell.comparison is None:
-            return 4 if cell.status_a is cell.status_b else 0
-        return {Verdict.SLOWER: 1, Verdict.FASTER: 2}.get(cell.comparison.verdict, 3)
-
-    many = len(both.cells) > MOST and not whole
-    cells = sorted(both.cells, key=alike)[:MOST] if many else both.cells
-    rows = []
-    for cell in cells:
-        across, c = ", across devices" if cell.across_devices else "", cell.comparison
-        if c is not None:
-            verdict = Styled(f"{c.verdict}, unpaired{across}", tables.VERDICTS[c.verdict])
-        elif cell.status_a is cell.status_b:
-            verdict = Styled(f"no verdict{across}", FAINT)
-        else:
-            style = {"worse": BAD, "better": GOOD}.get(cell.change, FAINT)
-            verdict = Styled(f"{cell.status_a} → {cell.status_b}{across}", style)
-        memory = None if cell.memory_ratio is None else f"{cell.memory_ratio:.3g}"
-        name = name_with_star(cell.variant, cell.computes)
-        rows.append((name, str(cell.problem), verdict, *_figures(c), memory))
-    right = ("ratio", "99 % interval", "samples", "could be seen", "memory")
-    wrap = ("problem", "verdict")
-    tables.show(
-        Table("", columns("variant", "problem", "verdict", *right, right=right, wrap=wrap), rows)
-    )
-    _faint([*_footnote(cells), *_run_remarks(both, cells)])
+    judged = runs(both)
+    if len(judged) > MOST and not whole:
+        alike = (Verdict.EQUIVALENT, Verdict.INCONCLUSIVE)
+        judged = sorted(judged, key=lambda each: each[1] in alike)[:MOST]
+    tables.show(_table(judged, "a", "b", tables.VERDICTS))
+    cells = [cell for cell, _ in judged]
+    _faint([*_remarks(cells), *_run_remarks(both, len(both.cells) - len(cells))])
     ended = {"worse": "that ended worse", "better": "that ended better"}
     many_of = [(n, word) for word, n in both.counts().items() if n or word not in ended]
     out.print(", ".join(f"{n} {ended.get(word, word)}" for n, word in many_of))
 
 
-def _footnote(cells: Iterable[ComparedCell | CommitCell]) -> Iterator[str]:
-    """A line for the names with a star, where there are some."""
-    kinds = dict.fromkeys(cell.computes for cell in cells if cell.computes not in ("", EXACT))
-    if kinds:
-        yield f"{OTHER} {NOT_SOFTMAX}: {', '.join(kinds)}"
+def _kind(note: str) -> str:
+    """A note without its figures; empty for what follows from another."""
+    noise = f"{note[3:].split(': ')[0]} in a or b, so nothing is decided"
+    return noise if note[:3] in SIDES else "" if note == UNDECIDED else note
 
 
-def _run_remarks(both: RunsComparison, cells: Sequence[ComparedCell]) -> Iterator[str]:
+def _run_remarks(both: RunsComparison, rest: int) -> Iterator[str]:
     """Sentences below the table."""
-    if rest := len(both.cells) - len(cells):
+    if rest:
         yield f"{rest} more are not shown, those that differ least: --csv has them all"
-    for cell in cells:
-        if cell.reason:
-            yield f"{cell.variant} on {cell.problem}: {cell.reason}"
-    noisy = [{n.split(": ")[1] for n in c.notes if n[:3] in SIDES} for c in both.cells]
-    if any(noisy):
-        kinds = Counter(chain.from_iterable(noisy))
-        each = ", ".join(f"{kind} ({n})" for kind, n in kinds.most_common())
-        many = counted(sum(map(bool, noisy)), "measurement")
-        yield f"{many} noisy in a or b, so nothing is decided of them: {each}; --json says of which"
-    others = Counter(n for c in both.cells for n in c.notes if n[:3] not in SIDES)
-    others.pop(UNDECIDED, None)
-    yield from (f"{note}: {counted(n, 'measurement')}" for note, n in others.most_common())
+    kinds = Counter(kind for cell in both.cells for kind in set(map(_kind, cell.notes)))
+    yield from (f"{kind}: {counted(n, 'measurement')}" for kind, n in kinds.most_common() if kind)
     for side, names in (("a", both.only_a), ("b", both.only_b)):
         if names:
-            more = f"; and {len(names) - MANY} more" if len(names) > MANY else ""
-            yield f"only in {side}: {'; '.join(names[:MANY])}{more}"
+            yield f"only in {side}: {first_few(names, MANY)}"
     if both.alike:
         yield f"{counted(both.alike, 'measurement')} ended alike in both, without a time"
     if both.apart:
         middle, most = map(percent, both.apart)
         yield f"of what was timed in both, half are at most {middle} apart, nine in ten {most}"
+
+
+# ---- commits -------------------------------------------------------------------------------------
 
 
 def plan(cells: Sequence[Cell], about_s: float, budget_s: float) -> str:
@@ -228,7 +214,12 @@ def plan(cells: Sequence[Cell], about_s: float, budget_s: float) -> str:
     )
 
 
-def commits(both: CommitsComparison) -> None:
+def commits(both: CommitsComparison) -> list[Judged]:
+    """The verdicts on head, the gravest first."""
+    return [(cell, str(verdict)) for cell, verdict in both.judged()]
+
+
+def show_commits(both: CommitsComparison) -> None:
     """Head against base."""
     out = console()
     for name, commit in (("base", both.a), ("head", both.b)):
@@ -236,52 +227,25 @@ def commits(both: CommitsComparison) -> None:
     changed = ", ".join(both.changed) or "nothing that is measured"
     out.print(escape(f"changed in between: {changed}"))
     out.print(f"\nhead's time over base's, in pairs; the margin is {percent(both.margin)}\n")
-    tables.show(_commits_table(both.judged(), STYLES))
-    _faint([*_footnote(both.cells), *_commits_remarks(both)])
+    tables.show(_table(commits(both), "base", "head", STYLES))
+    _faint(_commits_remarks(both))
     out.print(_verdict_counts(both))
-
-
-def _commits_table(
-    cells: Iterable[tuple[CommitCell, CommitVerdict, str]], styles: Mapping[CommitVerdict, str]
-) -> Table:
-    """A row a cell: the verdict on head, and the pairs behind it."""
-    right = ("base ms", "head ms", *FIGURES)
-    rows = []
-    for cell, verdict, _ in cells:
-        head_is = Styled(str(verdict), styles.get(verdict, FAINT))
-        problem = str(cell.problem)
-        name = name_with_star(cell.variant, cell.computes)
-        rows.append((name, problem, head_is, *_pairs_figures(cell.pairs)))
-    wrap = ("problem", "head is", "pairs")
-    return Table("", columns("variant", "problem", "head is", *right, right=right, wrap=wrap), rows)
-
-
-def commits_rows(both: CommitsComparison) -> Iterator[tidy.Row]:
-    """A row a measurement: the verdict on head, and the pairs behind it."""
-    for cell, verdict, why in both.judged():
-        yield {
-            "variant": cell.variant,
-            "computes": cell.computes,
-            **tidy.of_problem(cell.problem),
-            "verdict": str(verdict),
-            **_medians(cell.pairs, "base_s", "head_s"),
-            **tidy.of_comparison(cell.comparison),
-            "reason": why,
-        }
 
 
 def markdown(both: CommitsComparison) -> str:
     """The same, for a comment on a pull request: what did not change is folded away."""
-    loud = [each for each in both.judged() if each[1] not in QUIET]
-    quiet = [each for each in both.judged() if each[1] in QUIET]
-    bold = dict.fromkeys(FINDINGS, BOLD)
-    table, folded = (tables.to_markdown(_commits_table(x, bold)) for x in (loud, quiet))
+    judged, bold = commits(both), dict.fromkeys(map(str, FINDINGS), BOLD)
+    loud = [each for each in judged if each[1] not in QUIET]
+    quiet = [each for each in judged if each[1] in QUIET]
+    table, folded = (
+        tables.to_markdown(_table(some, "base", "head", bold)) for some in (loud, quiet)
+    )
     lines = [f"### Attention, {both.a} to {both.b}: {_verdict_counts(both)}", ""]
     lines.append(table if loud else "Nothing that was compared has changed.")
     if quiet:
         summary = f"<details><summary>{len(quiet)} others</summary>"
         lines += ["", summary, "", folded, "", "</details>"]
-    if remarks := [*_footnote(both.cells), *_commits_remarks(both)]:
+    if remarks := [*_commits_remarks(both)]:
         lines += ["", *(f"- {tables.markdown_text(text)}" for text in remarks)]
     under = f"Time of head over base in pairs of calls, margin {percent(both.margin)}"
     return "\n".join([*lines, "", f"<sub>{under}</sub>"])
@@ -295,53 +259,39 @@ def _commits_remarks(both: CommitsComparison) -> Iterator[str]:
     for word, names in (("added", both.added), ("removed", both.removed)):
         if names:
             yield f"{word}: {', '.join(names)}"
-    for cell, _, why in both.judged():
-        if why:
-            yield f"{cell.variant} on {cell.problem}: {why}"
+    yield from _remarks([cell for cell, _ in both.judged()])
 
 
-def history_rows(histories: Sequence[CommitHistory]) -> Iterator[tidy.Row]:
-    """A row a commit, oldest first: how many benchmarks were measured, failed and moved."""
-    for one in histories:
+def history_rows(results: Sequence[CommitResults]) -> Iterator[tidy.Row]:
+    """A row a commit, oldest first: how many benchmarks were measured, skipped and failed."""
+    for one in results:
+        failed = len(one.failed)
         yield {
             "commit": one.commit.sha,
             "subject": one.commit.subject,
-            "measured": one.measured,
+            "measured": len(one.values) - failed - one.skipped,
             "skipped": one.skipped,
-            "failed": len(one.failed),
-            "newly_failed": len(one.newly_failed),
-            "slower": len(one.slower),
-            "faster": len(one.faster),
+            "failed": failed,
         }
 
 
-def history(histories: Sequence[CommitHistory], factor: float) -> None:
-    """A line a commit, oldest first, and what moved by asv's rule."""
-    styles = {"measured": "", "skipped": FAINT, "failed": BAD, "slower": BAD, "faster": GOOD}
-    rows, remarks = [], []
-    for one, numbers in zip(histories, history_rows(histories), strict=True):
-        cells = [Styled(numbers[name], numbers[name] and style) for name, style in styles.items()]
-        rows.append((one.commit.sha[:8], one.commit.subject, *cells))
-        moved = {"slower": one.slower, "faster": one.faster}
-        lines = {
-            word: [
-                f"{m.name}: {m.before:.4g} → {m.after:.4g} ({m.ratio:.3f})"
-                for m in sorted(some, key=lambda m: abs(m.ratio - 1), reverse=True)
-            ]
-            for word, some in moved.items()
-        }
-        for word, names in {**lines, "fails now": one.newly_failed}.items():
-            more = [f"{len(names) - MANY} more"] if len(names) > MANY else []
-            remarks += [f"{one.commit.sha[:8]} {word}: {name}" for name in [*names[:MANY], *more]]
-        if any(lines.values()) and not one.changed:
-            remarks.append(f"{one.commit.sha[:8]} changed nothing that is measured")
+def history(
+    results: Sequence[CommitResults],
+    moved: Mapping[str, Sequence[str]],
+    lost: Mapping[str, Sequence[str]],
+) -> None:
+    """A line a commit, oldest first; what fails now; and what moved since the commit before."""
+    styles = {"measured": "", "skipped": FAINT, "failed": BAD}
+    rows = []
+    for one in history_rows(results):
+        cells = [Styled(one[name], one[name] and style) for name, style in styles.items()]
+        rows.append((str(one["commit"])[:8], one["subject"], *cells))
     heads = columns("commit", "subject", *styles, right=[*styles], wrap=["subject"])
     tables.show(Table("", heads, rows))
-    for text in remarks:
-        console().print(escape(text))
-    _faint(
-        [
-            f"slower and faster: by asv's rule, more than {factor:g} times; not in pairs, though: "
-            "'attnbench history compare' decides"
-        ]
-    )
+    for sha, names in lost.items():
+        if names:
+            console().print(escape(f"{sha[:8]} fails now: {first_few(names, MANY)}"), style=BAD)
+    for sha, lines in moved.items():
+        if lines:
+            console().print(escape("\n".join([f"\n{sha[:8]}, by asv:", *lines])), soft_wrap=True)
+    _faint(["asv's rule is not of pairs: 'attnbench history compare' decides"])

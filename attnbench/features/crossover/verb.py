@@ -11,29 +11,27 @@ from rich.markup import escape
 
 from attnbench.answer.crossover import (
     CrossoverSearch,
-    comparison_of,
-    medians_of,
     pairs_by,
 )
-from attnbench.answer.search import grid_for, refuse_several, take_looks, until_stopped
+from attnbench.answer.search import grid_for, refuse_several
 from attnbench.command import arguments
-from attnbench.command.progress import Progress
+from attnbench.command.searching import search_all
 from attnbench.command.terminal import INTERRUPTED, say, status_of
 from attnbench.core.evidence import floor_first, stored_floors
-from attnbench.core.format import duration, ms, percent, roughly
+from attnbench.core.format import ms, percent
 from attnbench.core.machine import Machine, this_machine, why_not
 from attnbench.report import tidy
 from attnbench.report.tables import BAD, FAINT, GOOD, Styled, Table, columns, console
 from attnbench.report.tables import show as show_table
-from attnbench.sweep.compare import starting_s, unlike
+from attnbench.sweep.compare import unlike
 from attnbench.sweep.plan import problems
 from attnbench.sweep.start import settings_of
 from impls.errors import CantBeDone
-from impls.problem import InvalidProblem, Problem
+from impls.problem import InvalidProblem
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from attnbench.sweep.presets import Preset
     from impls.spec import Variant
@@ -80,7 +78,8 @@ def plan(a: Variant, b: Variant, grid: Preset, machine: Machine) -> CrossoverSea
             raise CantBeDone(f"{row.label} runs over several processes: compare takes it")
         if (missing := why_not(row, machine)) is not None:
             raise CantBeDone("; ".join(filter(None, [missing.reason, missing.remedy])))
-    return CrossoverSearch(a, b, _problem(grid, a, ends), ends)
+    longest = grid.with_(seq=(str(ends[1]),))
+    return CrossoverSearch(a, b, next(problems(longest, grid.level or (a.level,))), ends)
 
 
 def _range(seq: Sequence[str]) -> tuple[int, int]:
@@ -94,71 +93,35 @@ def _range(seq: Sequence[str]) -> tuple[int, int]:
     return low, high
 
 
-def _problem(grid: Preset, row: Variant, ends: tuple[int, int]) -> Problem:
-    """The problem at its shortest; if the mask fits no length there, at its longest."""
-    wrong = ""
-    for length in ends:
-        try:
-            return next(problems(grid.with_(seq=(str(length),)), grid.level or (row.level,)))
-        except InvalidProblem as error:
-            wrong = wrong or f"at {length:,}, {error}"
-    raise InvalidProblem(f"no range of lengths can be searched: {wrong}")
-
-
 def _run(command: argparse.Namespace, search: CrossoverSearch, machine: Machine) -> None:
     """Look until all is found, or something ends it."""
     settings = settings_of(command, machine)
     floors = stored_floors(Path(command.out), machine, settings)
-    measures_floor, first = command.margin is None and not floors, search.rungs[0]
-
-    def guess_s(length: int) -> float:
-        """A guess at a look; the first has the worker to start, and may have a floor to measure."""
-        if search.looks or length != first:
-            return search.guess_s(length, machine)
-        return starting_s() + search.guess_s(length, machine, floor=measures_floor)
-
-    def ahead_s() -> float:
-        return sum(map(guess_s, search.ahead()))
-
-    about_s = min(ahead_s(), command.budget)
+    measures_floor = command.margin is None and not floors
     words = " ".join(w for w in str(search.problem).split() if w[:1] != "n")
-    say(
-        f"where {search.a.label} and {search.b.label} overtake each other, from {first:,} to "
-        f"{search.rungs[-1]:,} ({words}); about {roughly(about_s)}, "
-        f"{duration(command.budget)} at the most"
+
+    def hear(_: CrossoverSearch, tell: Callable[..., None]) -> None:
+        if search.looks and (result := search.looks[-1].result).comparison is None:
+            tell(f"{search.looks[-1].size:,}: {result.status}: {result.why}", "yellow")
+
+    search.stopped = search_all(
+        [search],
+        lambda engine: pairs_by(engine, command.seed or 0, command.margin, floors),
+        command.budget,
+        search.problem.device,
+        settings,
+        what=f"where {search.a.label} and {search.b.label} overtake each other, from "
+        f"{search.rungs[0]:,} to {search.rungs[-1]:,} ({words})",
+        notes=[floor_first("at the first length")] if measures_floor else [],
+        hear=hear,
     )
-    if measures_floor:
-        say(floor_first("at the first length"))
-    with Progress() as progress:
-        progress.at(0, 0, about_s, "the worker starts")
-
-        def watch(_: CrossoverSearch, length: int, limit_s: float) -> None:
-            what = f"look {len(search.looks) + 1}, at {length:,} {search.what}"
-            progress.at(0, 0, ahead_s(), what, begins_s=guess_s(length), most_s=limit_s)
-
-        def hear(_: CrossoverSearch) -> None:
-            if search.looks and (result := search.looks[-1].result).pairs is None:
-                length = search.looks[-1].size
-                progress.tell(f"{length:,}: {result.status}: {result.why}", "yellow")
-
-        search.stopped = until_stopped(
-            search.problem.device,
-            settings,
-            lambda engine: take_looks(
-                [search],
-                pairs_by(engine, command.seed or 0, command.margin, floors),
-                command.budget,
-                watch,
-            ),
-            hear,
-            progress.tell,
-        )
 
 
 def rows(search: CrossoverSearch) -> Iterator[tidy.Row]:
     """A row a length that was looked at: b against a."""
     for look in search.all_looks:
-        a_s, b_s = medians_of(look.result) or (None, None)
+        c = look.result.comparison
+        a_s, b_s = c.medians if c else (None, None)
         yield {
             "variant": search.b.label,
             "computes": search.b.computes,
@@ -167,8 +130,8 @@ def rows(search: CrossoverSearch) -> Iterator[tidy.Row]:
             **tidy.of_problem(search.at(look.size)),
             "faster": search.label_of(look.side),
             **tidy.flat({"median_s": b_s, "against_s": a_s}),
-            **tidy.of_comparison(look.result.comparison),
-            "status": look.result.status.words,
+            **tidy.of_comparison(c),
+            "status": look.result.status.replace("_", " "),
             "reason": look.result.why,
         }
 
@@ -179,17 +142,17 @@ def show(search: CrossoverSearch) -> None:
     numbers = (*(f"{label} ms" for label in labels), "ratio", "99 % interval", "pairs", "margin")
     lines: list[tuple[Any, ...]] = []
     for look in search.all_looks:
-        where, medians = f"{look.size:,}", medians_of(look.result)
-        if medians is None:
+        where, c = f"{look.size:,}", look.result.comparison
+        if c is None:
             lines.append((where, Styled(look.result.status, BAD), *[None] * 6))
             continue
-        c, first = comparison_of(look.result), search.label_of(look.side)
+        first = search.label_of(look.side)
         faster = Styled(search.name_of(first), GOOD) if first else Styled("neither", FAINT)
         interval = f"[{c.low:.3f}, {c.high:.3f}]"
-        figures = *map(ms, medians), f"{c.ratio:.3f}", interval, c.n, percent(c.margin)
+        figures = *map(ms, c.medians), f"{c.ratio:.3f}", interval, c.n, percent(c.margin)
         lines.append((where, faster, *figures))
-    right = (search.what, *numbers)
-    heads = columns(search.what, "faster", *numbers, right=right, wrap=("faster",))
+    right = (search.unit, *numbers)
+    heads = columns(search.unit, "faster", *numbers, right=right, wrap=("faster",))
     show_table(Table("", heads, lines))
     out = console()
     out.print(escape(f"{search.sentence()}."))

@@ -71,7 +71,7 @@ class LimitSearch(SizeSearch[Probed]):
         rungs, start, self.power = SIZES[by]
         super().__init__(rungs, start=start, tries=len(rungs))
         self.variant, self.problem, self.gate = gate.variant, gate.problem, gate
-        self.by, self.budget = by, budget
+        self.by, self.budget, self.usual = by, budget, USUAL_LOOKS
         self.formula = cache(self._formula)
         self.gated: Record | None = None
         self.refusal: tuple[Status, str] | None = None
@@ -130,11 +130,10 @@ class LimitSearch(SizeSearch[Probed]):
         sizes = [self.reach(MEMORY), self.reach(TIME, AIM)]
         return min((size for size in sizes if size is not None), default=None)
 
-    def reach(self, what: str, share: float = 1.0, *, far: bool = False) -> float | None:
+    def reach(self, what: str, share: float = 1.0) -> float | None:
         """The size that one budget alone should hold, below the shortest 0; None if unknown.
 
-        A formula may cost as much as its size, so that it is computed no further than the next look
-        can be, except where ``far``.
+        A formula may cost as much as its size, so it is computed no further than the next look.
         """
         if what == TIME:
             times = growth([(x.size, x.result.time_s) for x in self.looks], self.power)
@@ -145,47 +144,28 @@ class LimitSearch(SizeSearch[Probed]):
         if self.formula(self.rungs[0]) is None:
             return None
         top = LEAP * max((x.size for x in self.looks), default=self.start)
-        most = len(self.rungs) if far else bisect_right(self.rungs, top)
-        scale = ratios[-1] if ratios else 1.0
+        most, scale = bisect_right(self.rungs, top), ratios[-1] if ratios else 1.0
 
         def bytes_of(size: int) -> float:
             peak = self.formula(size)
             return float("inf") if peak is None else scale * peak
 
-        budget = float(self.budget.peak_bytes)
-        fits = bisect_right(self.rungs, budget, hi=most, key=bytes_of)
+        fits = bisect_right(self.rungs, float(self.budget.peak_bytes), hi=most, key=bytes_of)
         return self.rungs[fits - 1] if fits else 0
 
-    def predicted(self, what: str) -> int | None:
-        """The longest rung that one budget alone should hold, by all looks."""
-        if (size := self.reach(what, far=True)) is None:
-            return None
-        if (end := self.end) is not None and self.why(end.result) == what:
-            size = min(size, end.size - 1)
-        return self.rungs[max(0, bisect_right(self.rungs, max(size, self.longest)) - 1)]
-
-    def ahead_s(self) -> float:
-        """A guess at the seconds of all looks to come."""
-        if self.next() is None:
-            return 0.0
-        gate_s = self.gate.guess_s if self.gated is None else 0.0
-        return gate_s + max(1, USUAL_LOOKS - len(self.looks)) * self.guess_s()
-
-    def guess_s(self) -> float:
-        """A guess at the seconds of a look."""
+    def guess_s(self, size: int) -> float:
+        """A guess at the seconds of a look; the first is the whole gate's."""
+        if self.gated is None:
+            return self.gate.guess_s
         return CALLS * USUAL_SHARE * self.budget.seconds + BESIDE_S * pace()
 
-    def row(self, *, stopped: bool, ended: bool) -> dict[str, Any]:
-        """As plain values. Nothing is predicted before the search has ended: that would take time
-        from it.
-        """
+    def words(self, size: int) -> str:
+        """A look in a few words."""
+        return f"{self.variant.label} {self.problem.phase}, {self.by} {size:,}"
+
+    def row(self, *, stopped: bool) -> dict[str, Any]:
+        """As plain values."""
         best, end = self.best, self.end
-        budgets = (MEMORY, TIME) if ended and self.looks else ()
-        reaches = {what: self.predicted(what) for what in budgets}
-        sizes = {what: size for what, size in reaches.items() if size is not None}
-        first = min(sizes, key=sizes.__getitem__, default="")
-        if self.longest >= self.rungs[-1]:
-            first = ""
         why = f"not looked at: {'it was stopped' if stopped else 'the wall clock was spent'} first"
         if end is not None:
             why = f"nothing held that was run, down to {self.by} {end.size:,}"
@@ -200,8 +180,7 @@ class LimitSearch(SizeSearch[Probed]):
             "by": self.by,
             "held": best and self._plain(best),
             "fails": end and self._plain(end),
-            "limited_by": self.why(end.result) if end else first,
-            "predicted": reaches,
+            "limited_by": self.why(end.result) if end else "",
             "gate": str(self.gated.status) if self.gated else None,
             "why": "" if best else why,
             "looks": [self._plain(look) for look in self.looks],
@@ -209,15 +188,7 @@ class LimitSearch(SizeSearch[Probed]):
         }
 
     def _plain(self, look: Look[Probed]) -> dict[str, Any]:
-        result = look.result
-        return {
-            "size": look.size,
-            "why": self.why(result),
-            "reason": result.reason,
-            "time_s": result.time_s,
-            "peak_bytes": result.peak_bytes,
-            "probe": result.to_dict(),
-        }
+        return {"size": look.size, "why": self.why(look.result), **look.result.to_dict()}
 
 
 def plan(
@@ -242,12 +213,10 @@ def plan(
     return [LimitSearch(cell, by, budget) for cell in some]
 
 
-def frontier(
-    searches: Sequence[LimitSearch], *, stopped: bool = False, ended: bool = True
-) -> list[dict[str, Any]]:
+def frontier(searches: Sequence[LimitSearch], *, stopped: bool = False) -> list[dict[str, Any]]:
     """A row for each variant in each phase, the longest first within a phase and a mask."""
     groups = list(dict.fromkeys((x.problem.phase, str(x.problem.mask)) for x in searches))
-    rows = [search.row(stopped=stopped, ended=ended) for search in searches]
+    rows = [search.row(stopped=stopped) for search in searches]
     rows.sort(key=lambda row: -(row["held"] or {"size": 0})["size"])
     return sorted(rows, key=lambda row: groups.index((row["phase"], row["mask"])))
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench.answer.search import grid_for, take_looks, until_stopped
+from rich.markup import escape
+
+from attnbench.answer.search import grid_for
 from attnbench.command import arguments
-from attnbench.command.progress import Progress
+from attnbench.command.searching import search_all
 from attnbench.command.terminal import INTERRUPTED, say
 from attnbench.core.evidence import STAMP, check_writable, made_here, save_beside
-from attnbench.core.format import duration, roughly, size
+from attnbench.core.format import NOT_SOFTMAX, OTHER, duration, name_with_star, size
 from attnbench.core.machine import Machine, this_machine
-from attnbench.features.limits import view
 from attnbench.features.limits.search import (
     BATCH_SEQ,
     GATE_SEQ,
@@ -25,18 +27,16 @@ from attnbench.features.limits.search import (
     plan,
     probes_by,
 )
-from attnbench.report import tidy
-from attnbench.sweep.compare import starting_s
+from attnbench.report import tables, tidy
+from attnbench.report.tables import BAD, GOOD, Styled, Table, columns, console
 from attnbench.sweep.plan import here
 from attnbench.sweep.start import settings_of
-from impls.errors import CantBeDone
 from impls.problem import InvalidProblem
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from attnbench.core.settings import Settings
     from attnbench.sweep.presets import Preset
 
 DEFAULT_MEMORY = 2 << 30
@@ -61,81 +61,45 @@ def limits(command: argparse.Namespace) -> int:
     facts = made_here(machine, by=command.by, budget=asdict(budget), seed=command.seed or 0)
     facts["settings"] = settings.to_dict()
 
-    def save(*, stopped: bool, ended: bool = True) -> Path:
+    def save(*, stopped: bool) -> Path:
         """The file, whole or not at all, with a row for each variant in each phase."""
         some = searches if command.variants else [x for x in searches if x.possible]
-        facts.update(stopped=stopped, rows=frontier(some, stopped=stopped, ended=ended))
+        facts.update(stopped=stopped, rows=frontier(some, stopped=stopped))
         return save_beside(out, machine.name, f"{name}/limits.json", facts)
 
+    def hear(search: LimitSearch, tell: Callable[..., None]) -> None:
+        if search.cut is not None:
+            why = search.refusal[1] if search.refusal else "given up: the wall clock was spent"
+            tell(f"{search.variant.label} {search.problem.phase}: {why}", "yellow")
+        save(stopped=False)  # on disk when the next look begins
+
     check_writable(out, machine)
-    stopped = _run(command, searches, budget, settings, save)
+    stopped = search_all(
+        searches,
+        lambda engine: probes_by(engine, command.seed or 0),
+        command.budget,
+        grid.device,
+        settings,
+        what=f"the {'longest sequence' if command.by == 'seq' else 'largest batch'} of "
+        f"{len({search.variant.label for search in searches})} variants in "
+        f"{size(budget.peak_bytes)} and {duration(budget.seconds)} a call, "
+        f"{len(searches)} searches",
+        hear=hear,
+    )
     file = save(stopped=stopped)
-    rows, pictures = facts["rows"], [file.with_suffix(".png"), file.with_suffix(".svg")]
     if command.json:
         print(file.read_text(), end="")
     elif command.csv:
-        tidy.show(map(view.csv_row, rows))
+        tidy.show(map(csv_row, facts["rows"]))
     else:
-        view.show(rows, facts["budget"], command.by)
-    try:
-        title = f"attnbench {name} on {machine.name}"
-        has_picture = view.draw(rows, facts["budget"], command.by, title, pictures)
-        say(f"kept in {file}" + (f"; drawn in {pictures[0]}" if has_picture else ""))
-    except CantBeDone as error:
-        say(f"kept in {file}; {error}")
+        show(facts["rows"], facts["budget"], command.by)
+    say(f"kept in {file}")
     if stopped:
         return INTERRUPTED
     if not any(search.possible for search in searches):
         say("attnbench: nothing was run: no variant takes this problem here, for the reasons said")
         return 2
     return int(finding(searches))
-
-
-def _run(
-    command: argparse.Namespace,
-    searches: Sequence[LimitSearch],
-    budget: CallBudget,
-    settings: Settings,
-    save: Callable[..., object],
-) -> bool:
-    """Look at all limits in turn, and save what is known after each; True if Ctrl-C ended it."""
-    by, total = command.by, len(searches)
-
-    def ahead_s() -> float:
-        return sum(search.ahead_s() for search in searches)
-
-    about_s = min(starting_s() + ahead_s(), command.budget)
-    say(
-        f"the {'longest sequence' if by == 'seq' else 'largest batch'} of "
-        f"{len({search.variant.label for search in searches})} variants in "
-        f"{size(budget.peak_bytes)} and {duration(budget.seconds)} a call, {total} searches; about "
-        f"{roughly(about_s)}, {duration(command.budget)} at the most"
-    )
-
-    def watch(search: LimitSearch, tokens: int, limit_s: float) -> None:
-        gate_s = search.gate.guess_s if search.gated is None else 0.0
-        begins_s = gate_s or search.guess_s()
-        over = sum(each.next() is None for each in searches)
-        what = f"{search.variant.label} {search.problem.phase}, {by} {tokens:,}"
-        progress.at(over, total, ahead_s(), what, begins_s=begins_s, most_s=limit_s)
-
-    def hear(search: LimitSearch) -> None:
-        if search.cut is not None:
-            why = search.refusal[1] if search.refusal else "given up: the wall clock was spent"
-            progress.tell(f"{search.variant.label} {search.problem.phase}: {why}", "yellow")
-        save(stopped=False, ended=False)  # on disk when the next look begins
-
-    with Progress() as progress:
-        progress.at(0, total, about_s, "the worker starts", begins_s=starting_s())
-        return until_stopped(
-            searches[0].problem.device if searches else "cpu",
-            settings,
-            lambda engine: take_looks(
-                searches, probes_by(engine, command.seed or 0), command.budget, watch
-            ),
-            hear,
-            progress.tell,
-        )
 
 
 def _grid(command: argparse.Namespace, machine: Machine) -> Preset:
@@ -164,3 +128,90 @@ def _budget(command: argparse.Namespace, grid: Preset, machine: Machine) -> Call
             f"({size(there)}): nothing could be run there; give less"
         )
     return CallBudget(command.max_memory or default, command.max_time or DEFAULT_TIME_S)
+
+
+# ---- the table ---------------------------------------------------------------------------------
+
+BUDGETS = ("memory", "time")
+
+
+def show(rows: Sequence[Mapping[str, Any]], budget: Mapping[str, Any], by: str) -> None:
+    """Print a table for each phase and mask, the longest first, and the notes below."""
+    longest = "longest that held" if by == "seq" else "largest batch that held"
+    numbers, fails = (longest, "time there", "peak there"), "does not hold at"
+    names = ("variant", longest, "limited by", *numbers[1:], fails)
+    heads = columns(*names, right=numbers, wrap=[fails])
+    for (phase, mask), group in groupby(rows, lambda row: (row["phase"], row["mask"])):
+        tables.show(Table(f"{phase} · mask {mask}", heads, [_cells(row) for row in group]))
+    lines, flags = [], dict[str, list[str]]()
+    for row in rows:
+        fell, name = row["fails"], f"{row['variant']} {row['phase']}"
+        if fell is not None and fell["why"] not in BUDGETS:
+            lines.append(f"! {name} at {fell['size']:,}: {fell['why']}: {fell['reason']}")
+        for flag in (row["held"] or {}).get("flags", ()):
+            flags.setdefault(flag, []).append(name)
+    lines += [f"! {flag}: {', '.join(names)}" for flag, names in flags.items()]
+    lines += [
+        f"budget: {size(budget['peak_bytes'])} and {duration(budget['seconds'])} a call; brackets "
+        "of a sixteenth; what held was run there, and right",
+        "peak: bytes live above the inputs at the worst instant, output included; time: the median "
+        "of a few calls",
+    ]
+    if any(row["computes"] != "softmax" for row in rows):
+        lines.append(f"{OTHER} {NOT_SOFTMAX}")
+    console().print()
+    for line in lines:
+        console().print(escape(line), style=tables.FAINT)
+
+
+def _cells(row: Mapping[str, Any]) -> list[Any]:
+    best, why = row["held"], row["limited_by"]
+    limited = Styled(why.replace("_", " "), BAD) if why and why not in BUDGETS else why or "–"
+    return [
+        name_with_star(row["variant"], row["computes"]),
+        Styled(f"{best['size']:,}", GOOD) if best else "none",
+        limited,
+        duration(best["time_s"]) if best else "",
+        size(best["peak_bytes"]) if best else "",
+        _not_held(row),
+    ]
+
+
+def csv_row(row: Mapping[str, Any]) -> tidy.Row:
+    """A row of CSV: the largest size that held, with its time and memory, and the least that did
+    not.
+    """
+    best, fails = (row[name] or {} for name in ("held", "fails"))
+    problem = tidy.of_problem(row["problem"])
+    for name in ("seq", "q_len") if row["by"] == "seq" else ("batch",):
+        del problem[name]  # what was searched
+    return {
+        "variant": row["variant"],
+        "computes": row["computes"],
+        **problem,
+        "by": row["by"],
+        "held": best.get("size"),
+        **_took(best),
+        "limited_by": row["limited_by"],
+        "fails_at": fails.get("size"),
+        **{f"fails_{name}": value for name, value in _took(fails).items()},
+        "reason": fails.get("reason") or row["why"],
+    }
+
+
+def _took(look: Mapping[str, Any]) -> tidy.Row:
+    return tidy.flat({"median_s": look.get("time_s"), "peak_bytes": look.get("peak_bytes")})
+
+
+def _not_held(row: Mapping[str, Any]) -> str:
+    """The shortest that does not hold, and its time or memory."""
+    if (fails := row["fails"]) is None:
+        return row["why"] or "nothing that was looked at"
+    figure = ""
+    if fails["why"] not in BUDGETS:
+        figure = fails["reason"] if row["held"] is None else ""
+    elif fails["why"] == "time":
+        figure = duration(fails["time_s"]) if fails["time_s"] else fails["reason"]
+    elif fails["peak_bytes"]:
+        figure = size(fails["peak_bytes"])
+    return f"{fails['size']:,}" + (f" ({figure})" if figure else "")

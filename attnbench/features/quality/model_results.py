@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
+import msgspec
 
 from attnbench.core import stats
 from attnbench.core.format import name_and_kind
-from attnbench.core.stats import Comparison, Pairs, Verdict
+from attnbench.core.stats import Comparison, Verdict
 
 Row = Mapping[str, Any]
 Cosines = Sequence[float | None]
@@ -21,15 +22,20 @@ def timed_steps(row: Row) -> list[Row]:
     return [step for step in row.get("steps") or () if "why" not in step]
 
 
+def comparison_of(step: Row) -> Comparison:
+    """A step's pairs with the original; in older files the samples stand beside the verdict."""
+    samples = step.get("samples_s") or {"a_s": step.get("a_s"), "b_s": step.get("b_s")}
+    both = {side: some for side, some in zip(("a_s", "b_s"), samples.values(), strict=True) if some}
+    return msgspec.convert({**both, **step["comparison"]}, Comparison)
+
+
 def estimate_median(values: Cosines) -> dict[str, Any] | None:
-    """The median and its 95 % interval, no narrower than order statistics'; None of no values."""
+    """The median and its 95 % interval, by order statistics; None of no values."""
     numbers = [x for x in values if x is not None]
     if not numbers:
         return None
-    tail = (1 - stats.CONFIDENCE) / 2
-    low, high = np.quantile(stats.bootstrap_medians(numbers), [tail, 1 - tail]).tolist()
-    ends = [low, high, *stats.median_interval(numbers, stats.CONFIDENCE)]
-    estimate = {"value": float(np.median(numbers)), "low": min(ends), "high": max(ends)}
+    low, high = stats.median_interval(numbers)
+    estimate = {"value": statistics.median(numbers), "low": low, "high": high}
     return {**estimate, "n": len(numbers), "worst": min(numbers)}
 
 
@@ -79,11 +85,11 @@ def with_ranks(rows: Sequence[Row], original: Row) -> list[dict[str, Any]]:
 
 def with_verdicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """The rows, the verdicts of their steps with Holm's correction over all of them."""
-    comparisons = [step["comparison"] for row in rows for step in timed_steps(row)]
-    corrected = iter(stats.holm([Comparison.from_dict(each) for each in comparisons]))
+    comparisons = [comparison_of(step) for row in rows for step in timed_steps(row)]
+    corrected = iter(msgspec.to_builtins(stats.holm(comparisons)))
 
     def step_of(step: Row) -> Row:
-        return step if "why" in step else {**step, "comparison": next(corrected).to_dict()}
+        return step if "why" in step else {**step, "comparison": next(corrected)}
 
     return [{**row, "steps": [*map(step_of, row.get("steps") or ())]} for row in rows]
 
@@ -131,11 +137,10 @@ def points(rows: Sequence[Row], seq: int) -> list[CostPoint]:
         step = next((s for s in timed_steps(row) if s["seq"] == seq), None)
         if row["status"] != "measured" or cosine is None or step is None:
             continue
-        pairs = Pairs.from_dict(step)
-        compared = pairs.comparison
+        compared = comparison_of(step)
         likeness = cosine["value"], cosine["low"], cosine["high"]
         ratio = compared.ratio, compared.low, compared.high
-        step_s, faster = sorted(pairs.b_s)[len(pairs.b_s) // 2], compared.verdict is Verdict.FASTER
+        step_s, faster = statistics.median_high(compared.b_s), compared.verdict is Verdict.FASTER
         about = row["variant"], row["family"], row["computes"]
         both.append(CostPoint(*about, likeness, ratio, step_s, faster))
     return both

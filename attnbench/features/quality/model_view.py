@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from attnbench.answer.regimes import frontier
 from attnbench.core import format
 from attnbench.core.evidence import Evidence
-from attnbench.core.stats import Pairs
 from attnbench.features.quality import model_results as results
 from attnbench.features.quality.model_results import (
+    comparison_of,
     format_triple,
     points,
     timed_steps,
@@ -76,9 +76,8 @@ def _variants_table(rows: Sequence[Row]) -> Table:
         cosines = (format_interval(long), format_cosine(long["worst"])) if long else (None, None)
         name = format.name_with_star(row["variant"], row["computes"])
         for step in timed_steps(row):
-            pairs = Pairs.from_dict(step)
-            compared = pairs.comparison
-            took = f"{step['seq']:,}", format.ms(statistics.median_high(pairs.b_s))
+            compared = comparison_of(step)
+            took = f"{step['seq']:,}", format.ms(statistics.median_high(compared.b_s))
             ratio = format_triple((compared.ratio, compared.low, compared.high))
             verdict = Styled(compared.verdict, VERDICTS[compared.verdict])
             lines.append((row.get("rank"), name, *cosines, *took, ratio, verdict))
@@ -111,7 +110,7 @@ def csv_rows(evidence: Evidence) -> Iterator[tidy.Row]:
         }
         for step in row.get("steps") or [{}]:
             compared = step.get("comparison")
-            took = statistics.median_high(Pairs.from_dict(step).b_s) if compared else None
+            took = statistics.median_high(comparison_of(step).b_s) if compared else None
             yield {
                 **about,
                 "seq": step.get("seq"),

@@ -14,6 +14,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -203,9 +204,8 @@ def compare_steps(
     tokens = (joined * (length // len(joined) + 1))[:length]
     rule = StopRule(question["margin"], first=FIRST, cap=CAP, budget_s=question["pairs_s"])
     original, replaced = (StepSide(swappable, each, tokens) for each in (ORIGINAL, name))
-    pairs = compare_in_pairs(original, replaced, rule)
-    pairs.names = (ORIGINAL, name)
-    return {"seq": length, **pairs.to_dict()}
+    comparison = compare_in_pairs(original, replaced, rule)
+    return {"seq": length, "comparison": msgspec.to_builtins(comparison)}
 
 
 def cosines_by_layer(

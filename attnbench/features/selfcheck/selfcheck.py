@@ -22,7 +22,7 @@ from attnbench.core.machine import Machine, pace, why_not
 from attnbench.core.record import PROTOCOL, Record, Status
 from attnbench.core.stats import Verdict
 from attnbench.gate.plants import PLANTS, SLICES_PROBLEM, SLOW_DOWNS, Plant, slices
-from attnbench.sweep.compare import Compared, compare_cells
+from attnbench.sweep.compare import Compared, compare_cell
 from attnbench.sweep.engine import START_LIMIT_S, LocalEngine, measure
 from attnbench.sweep.plan import Cell
 from attnbench.sweep.sweep import Watcher
@@ -165,7 +165,7 @@ def run_slow_downs(engine: LocalEngine, seed: int) -> Iterator[PlantOutcome]:
     def ask(extra: int) -> tuple[PlantOutcome, bool]:
         """An outcome, and whether it is one of a comparison that was made."""
         began, more = monotonic(), replace(none, variant=slices(extra))
-        (cell,) = compare_cells([more], [none], engine, watch=lambda _: None, **how)
+        cell = compare_cell(more, none, engine, **how)
         if cell.comparison is not None:
             how["margin"] = cell.comparison.margin
         return judge_slow_down(extra, cell, monotonic() - began), cell.comparison is not None

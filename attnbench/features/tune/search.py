@@ -6,15 +6,16 @@ because it looked best, so pairs of its own against the defaults decide whether 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from time import monotonic
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from attnbench.answer.search import Look, SizeSearch
 from attnbench.core.format import counted, key_values, percent
-from attnbench.core.machine import Machine
+from attnbench.core.machine import Machine, this_machine
 from attnbench.core.stats import Comparison, Verdict
-from attnbench.sweep.compare import Compared, compare_cell
+from attnbench.sweep.compare import Compared, compare_cell, pairs_guess_s
 from attnbench.sweep.engine import LocalEngine
 from attnbench.sweep.plan import Cell, make_plan
 from impls import Table
@@ -33,14 +34,13 @@ PATIENCE_S = 60.0
 Options = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class CandidateTrial:
+class Trial(NamedTuple):
     """Some options against others, in pairs; ``final``: the pairs that decide."""
 
     options: Options
     against: Options
+    final: bool
     compared: Compared
-    final: bool = False
 
     @property
     def comparison(self) -> Comparison | None:
@@ -52,38 +52,30 @@ class CandidateTrial:
         """Are the options faster by more than the margin?"""
         return self.comparison is not None and self.comparison.verdict is Verdict.FASTER
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return {
-            "options": self.options,
-            "against": self.against,
-            "final": self.final,
-            "status": str(self.compared.status),
-            "why": self.compared.why,
-            "comparison": self.comparison and self.comparison.to_dict(),
-        }
 
+class Tuning(SizeSearch[Trial]):
+    """One variant on one problem: what is searched is its candidates."""
 
-Ask = Callable[["Tuning", Options, Options, float], Compared]
-"""Pairs of some options against others, in so many seconds."""
-
-
-@dataclass
-class Tuning:
-    """One variant on one problem: the candidates, and their trials."""
-
-    row: Variant
-    problem: Problem
-    groups: list[list[Options]]
-    """Candidates by the options that they set."""
-    trials: list[CandidateTrial] = field(default_factory=list)
-    over: bool = False
-    """It has ended."""
-    cut: bool = False
-    """The time was spent before all was tried."""
+    def __init__(self, row: Variant, problem: Problem, turn: int = 0) -> None:
+        """``turn``: problems are tuned one after another."""
+        self.groups = candidates(row, problem)
+        """Candidates by the options that they set."""
+        super().__init__(range(sum(map(len, self.groups)) + 1))
+        self.usual = len(self.rungs)
+        self.row, self.problem, self.place = row, problem, turn
 
     @property
-    def final(self) -> CandidateTrial | None:
+    def turn(self) -> int:
+        """Its place among the problems."""
+        return self.place
+
+    @property
+    def trials(self) -> list[Trial]:
+        """In the order in which they were made."""
+        return [look.result for look in self.looks]
+
+    @property
+    def final(self) -> Trial | None:
         """The trial that decided; None where no candidate came so far."""
         return next((trial for trial in self.trials if trial.final), None)
 
@@ -93,36 +85,50 @@ class Tuning:
         return self.final.options if self.final and self.final.faster else {}
 
     @property
-    def ahead(self) -> int:
-        """About how many trials are still to come."""
-        if self.over:
-            return 0
-        return max(1, sum(map(len, self.groups)) + 1 - len(self.trials))
+    def complete(self) -> bool:
+        """Was all tried?"""
+        tried = sum(not trial.final for trial in self.trials)
+        return tried == len(self.rungs) - 1 and self.next() is None
 
-    def run(self, ask: Ask, left_s: Callable[[], float]) -> Iterator[CandidateTrial]:
-        """Each trial as it ends; no candidate begins when no time is left."""
-        best: Options = {}
+    def next(self, left_s: float = inf) -> int | None:
+        """The number of the next trial; None when the search is over. The last is of the best."""
+        return len(self.looks) if self.choice(left_s) else None
+
+    def choice(self, left_s: float = inf) -> tuple[Options, Options, bool] | None:
+        """The options that are tried next, against which, and whether these pairs decide; where
+        there is only time to decide, the best so far.
+        """
+        if self.final:
+            return None
+        best, trials = Options(), self.trials
+        late = left_s < FINAL_S + 2 * max((look.took_s for look in self.looks), default=0.0)
         for group in self.groups:
-            faster = dict[float, Options]()
-            for options in ({**best, **each} for each in group):
-                if left_s() <= 0:
-                    self.cut = True
-                    break
-                trial = self._trial(ask, options, best, TRIAL_S)
-                if trial.faster and trial.comparison:
-                    faster[trial.comparison.ratio] = options
-                yield trial
+            mine, trials = trials[: len(group)], trials[len(group) :]
+            faster = {t.comparison.ratio: t.options for t in mine if t.faster and t.comparison}
+            if len(mine) < len(group) and not (late and (best or faster)):
+                return {**best, **group[len(mine)]}, best, False
             best = faster[min(faster)] if faster else best
-        if best:  # however late it is: without this all was for nothing
-            yield self._trial(ask, best, {}, FINAL_S, final=True)
-        self.over = True
+        return (best, {}, True) if best else None
 
-    def _trial(
-        self, ask: Ask, options: Options, against: Options, pairs_s: float, *, final: bool = False
-    ) -> CandidateTrial:
-        trial = CandidateTrial(options, against, ask(self, options, against, pairs_s), final)
-        self.trials.append(trial)
-        return trial
+    def expect_s(self, size: int) -> float:
+        """Nothing: a trial is begun as long as any time is left."""
+        return 0.0
+
+    @property
+    def due(self) -> bool:
+        """What is faster so far has to be decided on: without that all was for nothing."""
+        choice = self.choice(0.0)
+        return choice is not None and choice[2]
+
+    def guess_s(self, size: int) -> float:
+        """A guess at the seconds of a trial."""
+        cell = cell_of(self, {})
+        return pairs_guess_s(cell, cell, this_machine(), TRIAL_S)
+
+    def words(self, size: int) -> str:
+        """A trial in a few words."""
+        options, _, _ = self.choice() or ({}, {}, False)
+        return f"{cell_of(self, options).variant.label} {self.problem}"
 
     def peak_bytes(self, options: Options) -> int | None:
         """Memory with these options by the row's own formula; None where it has none."""
@@ -134,8 +140,7 @@ class Tuning:
 
     def sentence(self) -> str:
         """The result."""
-        late = "; it ended before all was tried" if self.cut or not self.over else ""
-        return self._result() + late
+        return self._result() + ("" if self.complete else "; it ended before all was tried")
 
     def _result(self) -> str:
         name, final = self.row.label, self.final
@@ -152,12 +157,16 @@ class Tuning:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
+        trials = [
+            {**t.compared.to_dict(), "options": t.options, "against": t.against, "final": t.final}
+            for t in self.trials
+        ]
         return {
             "problem": self.problem.to_dict(),
             "options": self.best,
-            "complete": self.over and not self.cut,
+            "complete": self.complete,
             "sentence": self.sentence(),
-            "trials": [trial.to_dict() for trial in self.trials],
+            "trials": trials,
         }
 
 
@@ -192,29 +201,28 @@ def plan(table: Table, name: str, grid: Preset, machine: Machine) -> list[Tuning
     if not cells.to_run:
         first = next(cell.left_out for cell in cells.cells if cell.left_out is not None)
         raise CantBeDone("; ".join(filter(None, [first.reason, first.remedy])))
-    return [Tuning(c.variant, c.problem, candidates(row, c.problem)) for c in cells.to_run]
+    return [Tuning(c.variant, c.problem, n) for n, c in enumerate(cells.to_run)]
 
 
 def pairs_by(
-    engine: LocalEngine,
-    seed: int,
-    margin: float | None,
-    floors: Sequence[Mapping[str, Any]],
-    left_s: Callable[[], float],
-) -> Ask:
-    """Pairs of a variant with some options and with others, by one worker. Without a margin it is
-    the noise floor's; where none is stored, the first trial of a problem measures it.
+    engine: LocalEngine, seed: int, margin: float | None, floors: Sequence[Mapping[str, Any]]
+) -> Callable[[Tuning, int, float], Look[Trial] | None]:
+    """A trial, by one worker. Without a margin it is the noise floor's; where none is stored, the
+    first trial of a problem measures it.
     """
     margins: dict[Problem, float] = {}
 
-    def ask(tuning: Tuning, options: Options, against: Options, pairs_s: float) -> Compared:
+    def ask(tuning: Tuning, number: int, left_s: float) -> Look[Trial] | None:
+        if (choice := tuning.choice(left_s)) is None:
+            return None
+        options, against, final = choice
         cells = [cell_of(tuning, each) for each in (options, against)]
-        own = margins.get(tuning.problem, margin)
-        limit_s = PATIENCE_S + max(0.0, left_s())
-        compared = compare_cell(cells[0], cells[1], engine, seed, own, floors, pairs_s, limit_s)
+        how = engine, seed, margins.get(tuning.problem, margin), floors
+        pairs_s = FINAL_S if final else TRIAL_S
+        compared = compare_cell(cells[0], cells[1], *how, pairs_s, PATIENCE_S + max(0.0, left_s))
         if not floors and compared.comparison:
             margins[tuning.problem] = compared.comparison.margin
-        return compared
+        return Look(number, Trial(options, against, final, compared), None)
 
     return ask
 
@@ -223,23 +231,3 @@ def cell_of(tuning: Tuning, options: Options) -> Cell:
     """The variant of a tuning with some options."""
     row = tuning.row
     return Cell(replace(row, given={**row.given, **options}), tuning.problem, None, 0.0)
-
-
-def tune(
-    tunings: Sequence[Tuning], ask: Ask, seconds: float
-) -> Iterator[tuple[Tuning, CandidateTrial | None]]:
-    """One tuning after another, each with its share of the time that is left: every trial, and None
-    when the tuning has ended.
-    """
-    left_s = countdown(seconds)
-    for number, tuning in enumerate(tunings):
-        own_s = countdown(left_s() / (len(tunings) - number))
-        for trial in tuning.run(ask, own_s):
-            yield tuning, trial
-        yield tuning, None
-
-
-def countdown(seconds: float) -> Callable[[], float]:
-    """The seconds left of so many."""
-    until = monotonic() + seconds
-    return lambda: until - monotonic()

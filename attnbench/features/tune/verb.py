@@ -7,12 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench.answer.search import grid_for, until_stopped
+from rich.markup import escape
+
+from attnbench.answer.search import grid_for
 from attnbench.command import arguments
-from attnbench.command.progress import Progress
+from attnbench.command.searching import search_all
 from attnbench.command.terminal import INTERRUPTED, say, status_of
 from attnbench.core.evidence import floor_first, stored_floors
-from attnbench.core.format import counted, duration, roughly
+from attnbench.core.format import counted, key_values, mib, percent
 from attnbench.core.machine import Machine, this_machine
 from attnbench.core.record import FINDINGS
 from attnbench.core.tuned import (
@@ -22,22 +24,23 @@ from attnbench.core.tuned import (
     check_writable,
     file_of,
     kind_of,
+    lengths_alike,
     save_lines,
     versions_of,
 )
-from attnbench.features.tune import search, view
-from attnbench.features.tune.search import CandidateTrial, Options, Tuning
-from attnbench.report import tidy
-from attnbench.sweep.compare import Compared, pairs_guess_s, starting_s
+from attnbench.features.tune import search
+from attnbench.features.tune.search import Trial, Tuning
+from attnbench.report import tables, tidy
+from attnbench.report.tables import FAINT, Styled, Table, columns, console
 from attnbench.sweep.start import settings_of
 from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from attnbench.core.settings import Settings
-    from attnbench.sweep.engine import LocalEngine
+    from impls.problem import Problem
 
 
 def tune(command: argparse.Namespace) -> int:
@@ -58,9 +61,9 @@ def tune(command: argparse.Namespace) -> int:
         head = {"variant": row.label, "computes": row.computes, "file": str(path)}
         print(json.dumps({**head, "problems": [each.to_dict() for each in tunings]}))
     elif command.csv:
-        tidy.show(view.rows(tunings))
+        tidy.show(rows(tunings))
     else:
-        view.show(tunings)
+        show(tunings)
     if any(each.best for each in tunings):
         say(f"kept in {path}, and used from now on; to undo it, delete its line there")
     if stopped:
@@ -81,50 +84,26 @@ def _run(
     """
     floors = stored_floors(Path(command.out), machine, settings)
     measures_floor = command.margin is None and not floors
-    cell = search.cell_of(tunings[0], {})
-    trial_s, first_s = (
-        pairs_guess_s(cell, cell, machine, search.TRIAL_S, floor=floor)
-        for floor in (False, measures_floor)
+    most = max(len(tuning.rungs) - 1 for tuning in tunings)
+
+    def hear(tuning: Tuning, tell: Callable[..., None]) -> None:
+        if tuning.next() is None:
+            _save(tuning, path, machine, settings)
+        compared = tuning.trials[-1].compared
+        if compared.status in FINDINGS:
+            tell(f"{compared.status}: {compared.why}", "yellow")
+
+    return search_all(
+        tunings,
+        lambda engine: search.pairs_by(engine, command.seed or 0, command.margin, floors),
+        command.budget,
+        tunings[0].problem.device,
+        settings,
+        what=f"tuning {tunings[0].row.label} on {counted(len(tunings), 'problem')}, "
+        f"{counted(most, 'candidate')} each",
+        notes=[floor_first("first for each problem")] if measures_floor else [],
+        hear=hear,
     )
-
-    def ahead_s() -> float:
-        """A guess at the trials to come; the first has the worker to start."""
-        start_s = starting_s() + first_s - trial_s
-        begins = not any(each.trials for each in tunings)
-        return sum(each.ahead for each in tunings) * trial_s + (start_s if begins else 0.0)
-
-    about_s, left_s = min(ahead_s(), command.budget), search.countdown(command.budget)
-    most = max(sum(map(len, tuning.groups)) for tuning in tunings)
-    say(
-        f"tuning {tunings[0].row.label} on {counted(len(tunings), 'problem')}, "
-        f"{counted(most, 'candidate')} each; about {roughly(about_s)}, "
-        f"{duration(command.budget)} at the most"
-    )
-    if measures_floor:
-        say(floor_first("first for each problem"))
-    with Progress() as progress:
-        progress.at(0, 0, about_s, "the worker starts")
-
-        def hear(event: tuple[Tuning, CandidateTrial | None]) -> None:
-            tuning, trial = event
-            if trial.final if trial else tuning.final is None:
-                _save(tuning, path, machine, settings)
-            if trial and trial.compared.status in FINDINGS:
-                progress.tell(f"{trial.compared.status}: {trial.compared.why}", "yellow")
-
-        def trials(engine: LocalEngine) -> Iterator[tuple[Tuning, CandidateTrial | None]]:
-            pairs = search.pairs_by(engine, command.seed or 0, command.margin, floors, left_s)
-
-            def ask(tuning: Tuning, options: Options, *more: Any) -> Compared:
-                what = f"{search.cell_of(tuning, options).variant.label} {tuning.problem}"
-                most_s = max(left_s(), 1.0)
-                progress.at(0, 0, ahead_s(), what, begins_s=trial_s, most_s=most_s)
-                return pairs(tuning, options, *more)
-
-            return search.tune(tunings, ask, command.budget)
-
-        device = tunings[0].problem.device
-        return until_stopped(device, settings, trials, hear, progress.tell)
 
 
 def _save(tuning: Tuning, path: Path, machine: Machine, settings: Settings) -> None:
@@ -155,5 +134,72 @@ def _save(tuning: Tuning, path: Path, machine: Machine, settings: Settings) -> N
                 made=datetime.now(UTC).isoformat(timespec="seconds"),
             )
         )
-    if lines or (not tuning.cut and any(trial.comparison for trial in tuning.trials)):
+    if lines or (tuning.complete and any(trial.comparison for trial in tuning.trials)):
         save_lines(path, lines, [kind_of(tuning.row.label, problem)])
+
+
+# ---- the table ---------------------------------------------------------------------------------
+
+NUMBERS = ("of its time", "99 % interval", "pairs", "margin", "MiB")
+DEFAULTS = "the defaults"
+
+
+def rows(tunings: Sequence[Tuning]) -> Iterator[tidy.Row]:
+    """A row a trial, in the order in which they were made."""
+    for tuning in tunings:
+        for trial in tuning.trials:
+            c = trial.comparison
+            yield {
+                "variant": tuning.row.label,
+                "computes": tuning.row.computes,
+                "options": key_values(trial.options),
+                "against": key_values(trial.against),
+                **tidy.of_problem(tuning.problem),
+                "verdict": str(c.verdict) if c else trial.compared.status.replace("_", " "),
+                **tidy.of_comparison(c),
+                **tidy.flat({"memory_bytes": tuning.peak_bytes(trial.options)}),
+                "decides": trial.final,
+                "kept": bool(tuning.best) and trial.options == tuning.best,
+                "reason": trial.compared.why,
+            }
+
+
+def show(tunings: Sequence[Tuning]) -> None:
+    """A table a problem: each candidate, then the trial that decides."""
+    out = console()
+    for tuning in tunings:
+        heads = columns(
+            "options", "verdict", "against", *NUMBERS, right=NUMBERS, wrap=("options", "against")
+        )
+        lines = [_line(tuning, trial) for trial in tuning.trials]
+        tables.show(Table(str(tuning.problem), heads, lines))
+        out.print(escape(f"{tuning.sentence()}."))
+        if tuning.best:
+            out.print(escape(f"It holds for {_alike(tuning.problem)}."), style=FAINT)
+        whys = dict.fromkeys(t.compared.why for t in tuning.trials if t.comparison is None)
+        for why in whys:
+            out.print(escape(why), style=FAINT)
+
+
+def _line(tuning: Tuning, trial: Trial) -> tuple[Any, ...]:
+    c, memory = trial.comparison, mib(tuning.peak_bytes(trial.options))
+    words = key_values(trial.options) + (", again" if trial.final else "")
+    against = key_values(trial.against) or DEFAULTS
+    if c is None:
+        return words, Styled(trial.compared.status, FAINT), against, *[None] * 4, memory
+    verdict = Styled(c.verdict, tables.VERDICTS[c.verdict])
+    interval = f"[{c.low:.3f}, {c.high:.3f}]"
+    return words, verdict, against, f"{c.ratio:.3f}", interval, c.n, percent(c.margin), memory
+
+
+def _alike(p: Problem) -> str:
+    """The problems that a line in the file is used for."""
+    widths = f"head_dim {p.head_dim}"
+    widths += f" and v_head_dim {p.v_head_dim}" if p.v_head_dim != p.head_dim else ""
+    low, high = lengths_alike(p.kv_len)
+    lengths = f"{low:,} to {high:,} tokens"
+    if p.q_len != p.kv_len:
+        low, high = lengths_alike(p.q_len)
+        queries = f"{low:,} to {high:,} queries" if high > low else "one query"
+        lengths = f"{queries} on {lengths}"
+    return f"{p.phase}, {p.dtype}, {widths}, the mask {p.mask} and {lengths}, on this device"

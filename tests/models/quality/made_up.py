@@ -7,9 +7,9 @@ import torch
 from transformers import BertConfig, BertModel
 
 from attnbench.core.evidence import Evidence
-from attnbench.core.stats import paired
 from attnbench.features.quality.model_results import summarize, with_ranks
 from attnbench.features.quality.recall import Setting
+from tests.times import pairs_answer
 
 WORDS = 50
 MADE = {"machine": {"name": "a-machine"}, "started": "2026-01-02T03:04:05+00:00"}
@@ -54,9 +54,7 @@ def original(tokens=(20,) * 4 + (200,) * 10):
 def step(ratio, seq=256):
     """Twenty pairs whose median ratio is this."""
     logs = np.log(ratio) + 0.002 * np.linspace(-1, 1, 20)
-    comparison = paired(logs.tolist(), 0.01).to_dict()
-    times = {"a_s": [0.1] * 20, "b_s": [0.1 * ratio] * 20}
-    return {"seq": seq, "comparison": comparison, **times, "stop": "decided"}
+    return {"seq": seq, **pairs_answer(logs.tolist(), a_s=0.1, b_s=0.1 * ratio)}
 
 
 def row(variant, cosines, computes="approximates softmax", ratio=None, **more):
