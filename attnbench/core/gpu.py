@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -16,10 +15,16 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 REASONS = {
-    "GpuIdle": 0x1, "ApplicationsClocksSetting": 0x2, "SwPowerCap": 0x4, "HwSlowdown": 0x8,
-    "SyncBoost": 0x10, "SwThermal": 0x20, "HwThermal": 0x40, "HwPowerBrake": 0x80,
+    "GpuIdle": 0x1,
+    "ApplicationsClocksSetting": 0x2,
+    "SwPowerCap": 0x4,
+    "HwSlowdown": 0x8,
+    "SyncBoost": 0x10,
+    "SwThermal": 0x20,
+    "HwThermal": 0x40,
+    "HwPowerBrake": 0x80,
     "DisplayClockSetting": 0x100,
-}  # fmt: skip
+}
 """Why clocks may be below their highest, and the bit that says so."""
 SLOWDOWNS = frozenset({"HwSlowdown", "HwThermal", "HwPowerBrake", "SwThermal"})
 """What is measured under these is thrown away: the device was not itself."""
@@ -28,12 +33,6 @@ POWER_CAP = "SwPowerCap"
 
 SM, MEMORY = 1, 2
 """NVML_CLOCK_SM and NVML_CLOCK_MEM."""
-POLICIES = {"power": 0, "thermal": 1, "board": 3}
-"""NVML_PERF_POLICY_…: what held the clocks down, and for how long in all."""
-POWER_INSTANT = 186
-"""NVML_FI_DEV_POWER_INSTANT. The older question is answered with the mean of a second."""
-UNSIGNED = 1
-"""NVML_VALUE_TYPE_UNSIGNED_INT."""
 PREFIXES = ("", "GPU-", "MIG-")
 """torch says a UUID without what NVML puts before it."""
 
@@ -72,24 +71,8 @@ def _question(what: str, read: Callable[[Any, Any], T]) -> Callable[[Board], T |
 
 
 def _reasons(nvml: Any, handle: Any) -> frozenset[str]:
-    ask = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-    older: Any = getattr(nvml, "NVMLError_FunctionNotFound", ())  # a driver before 535
-    with suppress(older):
-        if ask is not None:
-            return _names_of_bits(ask(handle))
-    return _names_of_bits(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-
-
-def _names_of_bits(bits: int) -> frozenset[str]:
+    bits = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
     return frozenset(name for name, bit in REASONS.items() if bits & bit)
-
-
-def _power_w(nvml: Any, handle: Any) -> float:
-    with suppress(nvml.NVMLError, AttributeError):
-        field = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT])[0]
-        if field.nvmlReturn == 0 and field.valueType == UNSIGNED:
-            return float(field.value.uiVal) * 1e-3
-    return float(nvml.nvmlDeviceGetPowerUsage(handle)) * 1e-3
 
 
 def _mig(nvml: Any, handle: Any) -> bool:
@@ -124,8 +107,8 @@ class Board:
         "its highest memory clock", lambda n, h: int(n.nvmlDeviceGetMaxClockInfo(h, MEMORY))
     )
     reasons = _question("what holds its clocks down", _reasons)
-    power_w = _question("its power", _power_w)
-    """At this instant, or where it can't say that, over the last second."""
+    power_w = _question("its power", lambda n, h: n.nvmlDeviceGetPowerUsage(h) * 1e-3)
+    """The mean of the last second."""
     power_limit_w = _question(
         "its power limit", lambda n, h: n.nvmlDeviceGetEnforcedPowerLimit(h) * 1e-3
     )
@@ -141,14 +124,6 @@ class Board:
     def mig(self) -> bool | Absent:
         """Whether it is cut into instances."""
         return True if self.uuid.startswith("MIG-") else self._cut()
-
-    def held_down_s(self, policy: str = "thermal") -> float | Absent:
-        """For how long a policy has held the clocks down since the driver was loaded."""
-        number = POLICIES[policy]
-        what = "for how long its clocks were held down"
-        return _question(
-            what, lambda n, h: n.nvmlDeviceGetViolationStatus(h, number).violationTime * 1e-9
-        )(self)
 
     def other_processes(self) -> int | Absent:
         """How many processes compute on it besides this one, which is taken to be one of them.

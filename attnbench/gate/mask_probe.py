@@ -14,8 +14,7 @@ that shows; where the mask adds a slope, only pairs near the top of it are asked
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -29,7 +28,7 @@ from attnbench.gate.hygiene import (
     check_inputs_kept,
     check_no_input,
 )
-from attnbench.gate.inputs import CHANGED, Call, Inputs, as_rows, make
+from attnbench.gate.inputs import CHANGED, KEY_TOKENS, Call, Inputs, as_rows, make
 from attnbench.gate.oracle import sample_rows
 from attnbench.gate.reference import Tensors
 from impls.operators import CROSSED, TensorSpec
@@ -59,134 +58,98 @@ def probe(call: Call, out: Tensor, inputs: Inputs, seed: int, pages: Pages, *, e
     base = out.detach().clone()
     check_inputs_kept(call, inputs)
     draw = np.random.default_rng(seed)
-    units = problem.batch, problem.kv_heads if problem.level == "core" else 1
     keys = [int(draw.integers(problem.kv_len)), 0, problem.kv_len - 1]
     rows = [int(draw.integers(problem.q_len)), problem.q_len - 1]
-    gradients: list[tuple[Deal, Tensors]] = []
-    for deal in _deals(problem, rows, units, draw) if problem.gradients else []:
+    gradients: dict[int, Tensors] = {}
+    for row in dict.fromkeys(rows) if problem.gradients else ():
         ready = call.forward() if gradients else out
-        gradients.append((deal, _gradients(call, ready, deal, pages)))
-    for deal in _deals(problem, keys, units, draw):
-        _check_keys(call, base, inputs, deal, exact=exact)
-    for deal, tensors in gradients:
-        _check_rows(problem, tensors, deal, exact=exact)
+        gradients[row] = _gradients(call, ready, row, pages)
+    for key in dict.fromkeys(keys):
+        _check_key(call, base, inputs, key, exact=exact)
+    for row, tensors in gradients.items():
+        _check_row(problem, tensors, row, exact=exact)
 
 
-@dataclass(frozen=True)
-class Deal:
-    """Keys or rows, dealt out to units, so that one call tries several: a unit is a batch element
-    and key/value head, or a batch element of a layer.
+def _table(problem: Problem, table: np.ndarray, like: Tensor) -> Tensor:
+    """A [batch|1, heads|1, length] table in the shape of ``like``: a head that stands for several
+    has what any of them has.
     """
-
-    problem: Problem
-    places: list[int]
-    of_units: np.ndarray
-    """[batch, key/value heads]: which of the places is the unit's."""
-
-    def at(self, heads: int) -> tuple[np.ndarray, ...]:
-        """Batch, head and place of every head, as an index."""
-        of_heads = np.take(self.places, self.of_units)
-        of_heads = of_heads.repeat(heads // of_heads.shape[1], 1)
-        return (*np.indices(of_heads.shape), of_heads)
-
-    def table(self, tables: list[np.ndarray], like: Tensor) -> Tensor:
-        """The [batch|1, heads|1, length] table of each unit's place, in the shape of ``like``.
-
-        A layer's output and a key/value head have what any of their heads has.
-        """
-        b, units = self.of_units.shape
-        visible = np.zeros((b, self.problem.heads, like.shape[2]), bool)
-        for number, table in enumerate(tables):
-            here = (self.of_units == number).repeat(self.problem.heads // units, 1)
-            visible |= here[..., None] & table
-        by_axis = visible.reshape(b, like.shape[1], -1, like.shape[2]).any(2)
-        return torch.from_numpy(by_axis).to(like.device)
-
-    def refuse(self, wrong: Tensor, what: str, kind: str = "row") -> None:
-        """Raise where anything is wrong. ``what`` names the place, and the mask, in braces."""
-        if bool(wrong.any()):
-            batch, head, row = (int(i) for i in wrong.nonzero()[0])
-            of_heads = np.take(self.places, self.of_units)
-            number = of_heads[batch, head * of_heads.shape[1] // wrong.shape[1]]
-            mask = self.problem.mask
-            mask_text = "the empty mask" if mask.plain else f"the mask {mask}"
-            where = place(batch, head, row).replace("row", kind, 1)
-            raise Wrong(f"{where} {what.format(place=number, mask=mask_text)}")
+    whole = np.broadcast_to(table, (problem.batch, problem.heads, like.shape[2]))
+    by_head = whole.reshape(problem.batch, like.shape[1], -1, like.shape[2]).any(2)
+    return torch.from_numpy(by_head).to(like.device)
 
 
-def _deals(
-    problem: Problem, places: list[int], units: Sequence[int], draw: np.random.Generator
-) -> list[Deal]:
-    """As many deals as it takes for every place to have its turn."""
-    numbers = draw.permutation(math.prod(units)).reshape(units)
-    rounds = range(math.ceil(len(places) / numbers.size))
-    return [Deal(problem, places, (numbers + r * numbers.size) % len(places)) for r in rounds]
+def _refuse(wrong: Tensor, what: str, kind: str = "row") -> None:
+    """Raise where anything is wrong."""
+    if bool(wrong.any()):
+        where = place(*(int(i) for i in wrong.nonzero()[0]))
+        raise Wrong(f"{where.replace('row', kind, 1)} {what}")
 
 
-def _check_keys(call: Call, base: Tensor, inputs: Inputs, deal: Deal, *, exact: bool) -> None:
-    """Change one key of each unit and see which rows move."""
-    problem, changed = call.problem, deal.at(deal.of_units.shape[1])
-    *_, last = (n for n in call.leaves if not call.leaves.specs[n].keyword)
+def _named(problem: Problem) -> str:
+    return "the empty mask" if problem.mask.plain else f"the mask {problem.mask}"
+
+
+def _check_key(call: Call, base: Tensor, inputs: Inputs, key: int, *, exact: bool) -> None:
+    """Change one key and see which rows move."""
+    problem, leaves = call.problem, call.leaves
+    *_, last = (name for name in leaves if not leaves.specs[name].keyword)
     with torch.no_grad():
-        for name, leaf in call.leaves.items():
-            at = changed if problem.level == "core" else (changed[0], changed[2])
-            if name == last:  # the values, or a layer's tokens
-                leaf[at] += 4.0 * math.sqrt(problem.kv_len) + 8.0
-            elif "kv_len" in call.leaves.specs[name].axes:
-                leaf[at] = CHANGED[call.leaves.specs[name].draw](leaf[at])
+        for name, leaf in leaves.items():
+            spec, at = leaves.specs[name], leaves.axis(name, *KEY_TOKENS)
+            if at is not None and (name == last or "kv_len" in spec.axes):
+                token = leaf.select(at, key)
+                more = 4.0 * math.sqrt(problem.kv_len) + 8.0  # of the values, or a layer's tokens
+                token.copy_(token + more if name == last else CHANGED[spec.draw](token))
     call.remember()
     out = call.forward().detach()
     call.load(inputs)
     moved = ((out != base) & ~(out.isnan() & base.isnan())).any(-1)
-    sees = deal.table([problem.mask.sees(problem.shape, key) for key in deal.places], moved)
-    if problem.level != "core" and not problem.crosses:  # its query is of the changed token
-        for batch, _, key in zip(*map(np.ravel, changed), strict=True):
-            if key >= problem.kv_len - problem.q_len:
-                sees[batch, :, key - (problem.kv_len - problem.q_len)] = True
-    deal.refuse(moved & ~sees, "moved when key {place} changed, which {mask} hides from it")
+    sees = _table(problem, problem.mask.sees(problem.shape, key), moved)
+    own = key - (problem.kv_len - problem.q_len)
+    if problem.level != "core" and not problem.crosses and own >= 0:
+        sees[:, :, own] = True  # its query is of the changed token
+    when, mask = f"when key {key} changed", _named(problem)
+    _refuse(moved & ~sees, f"moved {when}, which {mask} hides from it")
     if exact:
-        near = _near_top(problem)
-        must = sees & deal.table([near[..., key] for key in deal.places], moved)
-        what = "did not move when key {place} changed, which it may see under {mask}"
-        deal.refuse(must & ~moved, what)
+        must = sees & _table(problem, _near_top(problem)[..., key], moved)
+        _refuse(must & ~moved, f"did not move {when}, which it may see under {mask}")
 
 
-def _gradients(call: Call, out: Tensor, deal: Deal, pages: Pages) -> Tensors:
-    """The gradients where one row of each unit's output alone has one."""
+def _gradients(call: Call, out: Tensor, row: int, pages: Pages) -> Tensors:
+    """The gradients where one row of the output alone has one."""
     dout = torch.zeros_like(out)
-    dout[deal.at(out.shape[1])] = min(1024.0, 1.0 + call.problem.kv_len / 16)
+    dout[:, :, row] = min(1024.0, 1.0 + call.problem.kv_len / 16)
     dout = pages.place(dout)
     with pages.protected():
         return dict(zip(call.names, call.backward(out, dout), strict=True))
 
 
-def _check_rows(problem: Problem, gradients: Tensors, deal: Deal, *, exact: bool) -> None:
-    """See which keys the gradient of one row of each unit has reached."""
-    rows = [np.array([row]) for row in deal.places]
-    seen = [problem.mask.visible(problem.shape, row)[:, :, 0] for row in rows]
-    hides = "from row {place}, from which {mask} hides it"
+def _check_row(problem: Problem, gradients: Tensors, row: int, *, exact: bool) -> None:
+    """See which keys the gradient of one row has reached."""
+    seen = problem.mask.visible(problem.shape, np.array([row]))[:, :, 0]
+    mask = _named(problem)
+    hides = f"from row {row}, from which {mask} hides it"
     if problem.level != "core":
         name = "dcontext" if problem.crosses else "dx"
         reached = (as_rows(gradients[name], CROSSED[name[1:]].axes) != 0).any(-1)
-        sees = deal.table(seen, reached)
+        sees = _table(problem, seen, reached)
         if not problem.crosses:
-            batch, head, row = deal.at(1)
-            sees[batch, head, row + problem.kv_len - problem.q_len] = True
-        deal.refuse(reached & ~sees, f"has a {name} {hides}", "token")
+            sees[:, :, row + problem.kv_len - problem.q_len] = True
+        _refuse(reached & ~sees, f"has a {name} {hides}", "token")
         return
-    near = [_near_top(problem, row)[:, :, 0] for row in rows]
     for name in ("dk", "dv"):
         reached = (gradients[name] != 0).any(-1)
-        deal.refuse(reached & ~deal.table(seen, reached), f"has a {name} {hides}", "key")
+        _refuse(reached & ~_table(problem, seen, reached), f"has a {name} {hides}", "key")
         if exact and name == "dv":
-            must = deal.table([a & b for a, b in zip(seen, near, strict=True)], reached)
-            what = f"has no {name} from row {{place}}, which may see it under {{mask}}"
-            deal.refuse(must & ~reached, what, "key")
+            near = _near_top(problem, np.array([row]))[:, :, 0]
+            must = _table(problem, seen & near, reached) & ~reached
+            _refuse(must, f"has no dv from row {row}, which may see it under {mask}", "key")
     if exact:
         elsewhere = (gradients["dq"] != 0).any(-1)
-        elsewhere[deal.at(problem.heads)] = False
-        what = "has a dq though only row {place} of the output had a gradient, under {mask}"
-        deal.refuse(elsewhere, what)
+        elsewhere[:, :, row] = False
+        only = f"though only row {row} of the output had a gradient, under {mask}"
+        _refuse(elsewhere, f"has a dq {only}")
 
 
 def _near_top(problem: Problem, rows: np.ndarray | None = None) -> np.ndarray:

@@ -59,9 +59,6 @@ class FakeNvml:
                 return board
         raise NVMLError("Not Found")
 
-    def nvmlDeviceGetFieldValues(self, handle, fields):
-        return [handle[field] for field in fields]
-
     def __getattr__(self, name):
         """All other questions are looked up by what follows ``nvmlDeviceGet``."""
         if not name.startswith("nvmlDeviceGet"):
@@ -90,20 +87,9 @@ def h200(uuid="GPU-aa", **changes):
         "TotalEnergyConsumption": 12_345,
         "Temperature": [61],
         "MigMode": [0, 0],
-        "ViolationStatus": {
-            policy: SimpleNamespace(violationTime=ns)
-            for policy, ns in ((0, 2_000_000_000), (1, 5_000_000), (3, 0))
-        },
         "ComputeRunningProcesses": [],
-        **instant(612_000),
     }
     return {k: v for k, v in {**whole, **changes}.items() if v is not ...}
-
-
-def instant(milliwatts):
-    """The board's power at this instant, the field 186; or that it can't say."""
-    value, failed = SimpleNamespace(uiVal=milliwatts), 3 * (milliwatts is None)
-    return {186: SimpleNamespace(nvmlReturn=failed, valueType=1, value=value)}
 
 
 def busy(*pids):
@@ -128,15 +114,14 @@ def test_a_board_answers_in_plain_units(driver):
     asked = {
         "name": "NVIDIA H200", "capability": 9.0, "memory_bytes": 150 << 30, "sm_mhz": 1950,
         "most_sm_mhz": 1980, "memory_mhz": 3201, "most_memory_mhz": 3201, "used_bytes": 1 << 30,
-        "reasons": {"SwPowerCap", "HwThermal"}, "power_w": 612.0, "power_limit_w": 700.0,
-        "energy_j": 12.345, "temperature_c": 61, "mig": False, "held_down_s": 0.005,
+        "reasons": {"SwPowerCap", "HwThermal"}, "power_w": 598.0, "power_limit_w": 700.0,
+        "energy_j": 12.345, "temperature_c": 61, "mig": False,
         "processes": 2, "other_processes": 1,
     }  # fmt: skip
     assert {name: getattr(board, name)() for name in QUESTIONS} == asked
-    assert [board.held_down_s(p) for p in nvml.POLICIES] == [2.0, 0.005, 0.0]
-    driver({**h200(MigMode=[1, 0]), **instant(None)}, {"UUID": "MIG-cc"})
+    driver(h200(MigMode=[1, 0]), {"UUID": "MIG-cc"})
     board = nvml.board("aa")  # torch's UUID has no prefix
-    assert (board.power_w(), board.mig(), board.other_processes()) == (598.0, True, 0)
+    assert (board.mig(), board.other_processes()) == (True, 0)
     assert board.uuid == "GPU-aa"  # as a lock and a record name it
     assert nvml.board("cc").mig() is True
     assert nvml.board("dd") == Absent("the driver knows no GPU dd: Not Found")
@@ -144,7 +129,7 @@ def test_a_board_answers_in_plain_units(driver):
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_what_a_board_can_not_answer_is_a_sentence(driver, question):
-    driver({"UUID": "GPU-aa", **instant(None)})
+    driver({"UUID": "GPU-aa"})
     answer = getattr(nvml.board("GPU-aa"), question)()
     if question == "mig":
         assert answer is False  # what can't be cut isn't
@@ -164,10 +149,6 @@ def test_the_real_library_has_every_question_that_is_asked():
     for name, bit in nvml.REASONS.items():
         assert getattr(pynvml, f"nvmlClocksThrottleReason{slow.get(name, name)}") == bit
     assert (pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM) == (nvml.SM, nvml.MEMORY)
-    assert pynvml.NVML_FI_DEV_POWER_INSTANT == nvml.POWER_INSTANT
-    assert nvml.UNSIGNED == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
-    policies = (pynvml.NVML_PERF_POLICY_POWER, pynvml.NVML_PERF_POLICY_THERMAL)
-    assert (*nvml.POLICIES.values(),) == (*policies, pynvml.NVML_PERF_POLICY_BOARD_LIMIT)
 
 
 def test_without_a_driver_everything_is_absent_with_its_words(driver, monkeypatch):
@@ -180,8 +161,9 @@ def test_without_a_driver_everything_is_absent_with_its_words(driver, monkeypatc
     assert "nvidia-ml-py is not installed" in nvml.board("GPU-aa").reason
 
 
-def test_torchs_number_is_followed_through_what_is_visible(driver):
-    for device, visible, found in (
+@pytest.mark.parametrize(
+    ("device", "visible", "found"),
+    [
         ("cuda", None, "GPU-aa"),
         ("cuda:1", None, "GPU-ab"),
         ("cuda:0", "2,0", "GPU-cc"),
@@ -194,10 +176,12 @@ def test_torchs_number_is_followed_through_what_is_visible(driver):
         ("cuda", "", "knows no single GPU"),
         ("cuda", "GPU-a", "knows no single GPU"),
         ("cuda", "-1", "knows no single GPU"),
-    ):
-        driver(h200("GPU-aa"), h200("GPU-ab"), h200("GPU-cc"))
-        answer = nvml.uuid_of(device, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
-        assert answer == found if found.startswith("GPU-") else found in answer.reason
+    ],
+)
+def test_torchs_number_is_followed_through_what_is_visible(driver, device, visible, found):
+    driver(h200("GPU-aa"), h200("GPU-ab"), h200("GPU-cc"))
+    answer = nvml.uuid_of(device, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+    assert answer == found if found.startswith("GPU-") else found in answer.reason
 
 
 def test_boards_that_differ_are_numbered_by_cuda_alone_unless_it_is_told_how(driver):
@@ -209,8 +193,9 @@ def test_boards_that_differ_are_numbered_by_cuda_alone_unless_it_is_told_how(dri
     assert known == Gpu("NVIDIA H200", "GPU-aa", 9.0, 150 << 30, "580.1")
 
 
-def test_what_may_spoil_times_is_told(driver):
-    for changes, board, words in (
+@pytest.mark.parametrize(
+    ("changes", "board", "words"),
+    [
         ({}, {}, None),
         ({"driver": "535.183.01"}, {}, "535.183.01 is too old for torch's CUDA 13.0, which needs"),
         ({"driver": "580.65"}, {}, None),
@@ -225,16 +210,18 @@ def test_what_may_spoil_times_is_told(driver):
         ({}, {"MemoryInfo": SimpleNamespace(total=150 << 30, used=147 << 30)}, "only 3 GiB are"),
         ({}, {"UUID": "GPU-zz"}, "can't be asked"),
         ({}, dict.fromkeys(("MemoryInfo", "ComputeRunningProcesses", "MigMode"), ...), None),
-    ):
-        driver(h200(**board))
-        gpu = replace(H200, driver=changes.get("driver", H200.driver))
-        found = gpu_warnings(replace(FIT, torch_cuda=changes.get("cuda", "13.0"), gpus=(gpu,)))
-        assert len(found) == (words is not None)
-        assert all(words in sentence for sentence in found)
+    ],
+)
+def test_what_may_spoil_times_is_told(driver, changes, board, words):
+    driver(h200(**board))
+    gpu = replace(H200, driver=changes.get("driver", H200.driver))
+    found = gpu_warnings(replace(FIT, torch_cuda=changes.get("cuda", "13.0"), gpus=(gpu,)))
+    assert len(found) == (words is not None)
+    assert all(words in sentence for sentence in found)
 
 
 def test_processor_and_gpus_tell_their_state_or_why_not(driver, monkeypatch):
-    driver({**h200(PowerUsage=...), **instant(None)})
+    driver(h200(PowerUsage=...))
     found = vitals(replace(BOX, gpus=(H200, replace(H200, uuid="GPU-zz"))))
     assert found["cpu"]["load_1min"] >= 0 and found["cpu"]["governor"]
     first, second = found["gpus"]
@@ -276,15 +263,18 @@ def test_cuda_needs_a_gpu_and_a_torch_that_was_built_for_it():
     assert len(kinds) == 3 and replace(BOX, compiler="g++").kind in kinds
 
 
-def test_versions_are_compared_as_numbers(monkeypatch):
-    for have, wanted, enough in (
+@pytest.mark.parametrize(
+    ("have", "wanted", "enough"),
+    [
         *((old, "2.6", False) for old in ("2.5.9", "1.99.0", "2", "2.5.8.post1")),
         *((new, "2.6.0", True) for new in ("2.6+cpu", "2.6.0", "2.10", "3", "2.6.1+cu126")),
-    ):
-        monkeypatch.setattr(machine, "version_of", {"flash-attn": have}.get)
-        found = lacks(requires=(f"flash-attn>={wanted}", "flash-attn"))
-        said = f"x needs flash-attn>={wanted}; flash-attn is at {have}"
-        assert found == (() if enough else (said, f"pip install 'flash-attn>={wanted}'"))
+    ],
+)
+def test_versions_are_compared_as_numbers(monkeypatch, have, wanted, enough):
+    monkeypatch.setattr(machine, "version_of", {"flash-attn": have}.get)
+    found = lacks(requires=(f"flash-attn>={wanted}", "flash-attn"))
+    said = f"x needs flash-attn>={wanted}; flash-attn is at {have}"
+    assert found == (() if enough else (said, f"pip install 'flash-attn>={wanted}'"))
 
 
 @pytest.mark.parametrize(
