@@ -254,13 +254,13 @@ def pairs() -> Iterator[Figure]:
 def _verdicts() -> Iterator[Figure]:
     from attnbench.core.job import Job
     from attnbench.core.stats import LEAST_MARGIN, StopRule, Verdict
-    from attnbench.gate.plants import SLICES_PROBLEM, slices
     from attnbench.meter.cell import Bench
     from attnbench.meter.pairs import compare_ready, floor_of
+    from proofs.slices import PROBLEM, slices
 
     apply(Settings())
     bench = Bench()
-    ready = {extra: bench.ready(Job(slices(extra), SLICES_PROBLEM)) for extra in TRIALS}
+    ready = {extra: bench.ready(Job(slices(extra), PROBLEM)) for extra in TRIALS}
     floor = floor_of(ready[0])
     margin = max(LEAST_MARGIN, floor["floor"])
     yield f"noise floor, {floor['trials']} comparisons of itself", floor["floor"] * 100, 2, "%"

@@ -35,6 +35,7 @@ for words in ("list --json", "show einsum", "run einsum --seq 0", "check sdpa.cu
 PARENT = ("core", "sweep", "answer", "report", "command", "features", "notebook", "cli.py")
 """What runs in the parent process; workers and meters need torch."""
 WORKERS = {
+    "device",
     "pretrained_worker",
     "recall_worker",
     "worker",

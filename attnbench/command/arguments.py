@@ -133,7 +133,7 @@ $ attnbench check sdpa flex --mask causal --mask window:255,0
 $ attnbench check mine --table mine.py
 + variants
 + grid
-[selfcheck] does attnbench measure right here? injected faults and slow-downs
+[selfcheck] does attnbench catch injected faults on this machine?
 $ attnbench selfcheck
 --seed N seed: of the inputs; 0 if not given
 --out DIR =results: where runs are kept

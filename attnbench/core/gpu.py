@@ -15,10 +15,16 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 REASONS = {
-    "GpuIdle": 0x1, "ApplicationsClocksSetting": 0x2, "SwPowerCap": 0x4, "HwSlowdown": 0x8,
-    "SyncBoost": 0x10, "SwThermal": 0x20, "HwThermal": 0x40, "HwPowerBrake": 0x80,
+    "GpuIdle": 0x1,
+    "ApplicationsClocksSetting": 0x2,
+    "SwPowerCap": 0x4,
+    "HwSlowdown": 0x8,
+    "SyncBoost": 0x10,
+    "SwThermal": 0x20,
+    "HwThermal": 0x40,
+    "HwPowerBrake": 0x80,
     "DisplayClockSetting": 0x100,
-}  # fmt: skip
+}
 """Why clocks may be below their highest, and the bit that says so."""
 SLOWDOWNS = frozenset({"HwSlowdown", "HwThermal", "HwPowerBrake", "SwThermal"})
 """What is measured under these is thrown away: the device was not itself."""
@@ -27,8 +33,6 @@ POWER_CAP = "SwPowerCap"
 
 SM = 1
 """NVML_CLOCK_SM."""
-POLICIES = {"power": 0, "thermal": 1}
-"""NVML_PERF_POLICY_…: what held the clocks down, and for how long in all."""
 PREFIXES = ("", "GPU-", "MIG-")
 """torch says a UUID without what NVML puts before it."""
 
@@ -67,7 +71,7 @@ def _question(what: str, read: Callable[[Any, Any], T]) -> Callable[[Board], T |
 
 
 def _reasons(nvml: Any, handle: Any) -> frozenset[str]:
-    bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)  # all drivers know this name
+    bits = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
     return frozenset(name for name, bit in REASONS.items() if bits & bit)
 
 
@@ -98,7 +102,7 @@ class Board:
     )
     reasons = _question("what holds its clocks down", _reasons)
     power_w = _question("its power", lambda n, h: n.nvmlDeviceGetPowerUsage(h) * 1e-3)
-    """Over the last second."""
+    """The mean of the last second."""
     power_limit_w = _question(
         "its power limit", lambda n, h: n.nvmlDeviceGetEnforcedPowerLimit(h) * 1e-3
     )
@@ -114,14 +118,6 @@ class Board:
     def mig(self) -> bool | Absent:
         """Whether it is cut into instances."""
         return True if self.uuid.startswith("MIG-") else self._cut()
-
-    def held_down_s(self, policy: str = "thermal") -> float | Absent:
-        """For how long a policy has held the clocks down since the driver was loaded."""
-        number = POLICIES[policy]
-        what = "for how long its clocks were held down"
-        return _question(
-            what, lambda n, h: n.nvmlDeviceGetViolationStatus(h, number).violationTime * 1e-9
-        )(self)
 
     def other_processes(self) -> int | Absent:
         """How many processes compute on it besides this one, which is taken to be one of them.

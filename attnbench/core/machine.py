@@ -250,15 +250,6 @@ def gpu_warnings(machine: Machine) -> list[str]:
     return warnings
 
 
-POWERCAP = Path("/sys/class/powercap")
-
-
-def energy_counters() -> list[Path]:
-    """The folder of each processor's counter, AMD's too; raises OSError where one can't be read."""
-    zones = sorted(POWERCAP.glob("intel-rapl:*"))
-    return [zone for zone in zones if (zone / "name").read_text().startswith("package-")]
-
-
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 VITALS = (
     "sm_mhz", "most_sm_mhz", "power_w", "power_limit_w", "temperature_c", "mig", "reasons",

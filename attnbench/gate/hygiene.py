@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from attnbench.core.format import duration
+from attnbench.core.device import device_for
 from attnbench.gate.findings import Wrong, place
 from attnbench.gate.inputs import Attend, Call, Inputs, other_set, weights_of
 from attnbench.gate.reference import Tensors
@@ -28,22 +28,15 @@ THREADS_CLOCK = 6
 WAIT_S = 5e-3
 """How long after a call to look for work that goes on."""
 LATE_S = 1e-3
-"""Processor time that other threads may take meanwhile, as housekeeping."""
+"""Processor time that threads at rest may take meanwhile, as housekeeping."""
 FEW_PAIRS = 1 << 22
 """Pairs of queries and keys up to which the graphs of two calls are kept at a time."""
-SURE = 3
-"""How often in a row work must be seen after the return."""
 QUIET_S = 1.0
-"""The longest wait for other work to end before the next look: late work comes with every call, and
-a compiler's housekeeping ends once."""
+"""The longest wait for other threads to come to rest."""
 ASLEEP = 4_000_000
 """Cycles of a GPU, about two milliseconds: long enough for the host to queue a call meanwhile."""
 PUT_OFF = "its output changed after it had been returned: work was put off"
 WROTE = "it wrote to its inputs (they were write-protected while it ran)"
-
-_sleep = getattr(torch.cuda, "_sleep", None)
-_synchronize = torch.cuda.synchronize
-_on = torch.cuda.device
 
 
 def spent_elsewhere() -> float:
@@ -274,30 +267,27 @@ def check_nothing_goes_on(
     inputs: Inputs,
     pages: Pages | None = None,
 ) -> tuple[Call, Tensor]:
-    """Raise where a call goes on after its return: its output changes, or other threads work.
+    """Raise where a call goes on after its return, so that its output changes.
 
     ``inputs`` must be other values than those of the calls before, so that an earlier output left
     in memory differs. Gives the call, whose tensors lie on ``pages``, and its output.
     """
-    if problem.device != "cpu":
-        return _check_in_order(problem, attend, inputs)
+    if (device := device_for(problem.device)).queued:
+        return _check_in_order(problem, attend, inputs, device)
     call, pages = Call(problem, attend, inputs), pages or Pages(None)
     call.leaves, call.new = call.leaves.map(pages.place), call.new.map(pages.place)
-    for _ in range(SURE):
-        with pages.protected():
-            out = call.forward()
-        at_once, before = _copy(out), spent_elsewhere()
-        time.sleep(WAIT_S)
-        late = spent_elsewhere() - before
-        if at_once is not None and not _same(at_once, out.detach()):
-            raise Wrong(PUT_OFF)
-        if late <= LATE_S:
-            return call, out
-        wait_for_quiet()
-    raise Wrong(f"other threads worked on for {duration(late)} after it had returned")
+    with pages.protected():
+        out = call.forward()
+    at_once = _copy(out)
+    time.sleep(WAIT_S)
+    if at_once is not None and not _same(at_once, out.detach()):
+        raise Wrong(PUT_OFF)
+    return call, out
 
 
-def _check_in_order(problem: Problem, attend: Attend, inputs: Inputs) -> tuple[Call, Tensor]:
+def _check_in_order(
+    problem: Problem, attend: Attend, inputs: Inputs, device: Any
+) -> tuple[Call, Tensor]:
     """Raise where work that is queued after a call on a GPU doesn't find its output.
 
     The call and a copy of its output are queued while the device sleeps, so that no gap between
@@ -306,12 +296,10 @@ def _check_in_order(problem: Problem, attend: Attend, inputs: Inputs) -> tuple[C
     call = Call(problem, attend, other_set(inputs))
     call.forward()  # leaves an output of other values in memory
     call.load(inputs)
-    if _sleep is not None:
-        with _on(problem.device):
-            _sleep(ASLEEP)
+    device.sleep(ASLEEP)
     out = call.forward()
     at_once = _copy(out)
-    _synchronize(problem.device)
+    device.synchronize()
     if at_once is not None and not _same(at_once, out.detach()):
         raise Wrong(PUT_OFF)
     return call, out

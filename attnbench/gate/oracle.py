@@ -14,17 +14,16 @@ each, r rows, m keys in sight, d head_dim, e v_head_dim.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from attnbench.core.device import device_for
 from attnbench.core.record import Error
-from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import as_rows
 from impls.heads import Define, to_query_heads
 from impls.problem import Problem
@@ -99,7 +98,7 @@ def exact(
     d_sinks = None if sinks_cg is None else torch.zeros_like(sinks_cg)
     entropy, counted = torch.zeros(2, dtype=torch.float64, device=q.device)
     blocks = list(_blocks(problem, rows, plain=uniform))
-    for some in torch.arange(b * c).split(_heads_at_once(problem, len(rows), q.device.type)):
+    for some in torch.arange(b * c).split(_heads_at_once(problem, len(rows))):
         own = slice(int(some[0]), int(some[-1]) + 1)
         q_xgrd = q_x[own].double() * (0.0 if uniform else 1.0)
         k_xmd, v_xme = k_x[own, None].double(), v_x[own, None].double()
@@ -137,11 +136,10 @@ def exact(
     return Exact(out, dq, dk, dv, None if d_sinks is None else d_sinks.flatten(), mean)
 
 
-def _heads_at_once(problem: Problem, rows: int, device: str) -> int:
-    """How many key/value heads are computed together."""
-    if device == "cpu":  # more than its caches hold
-        return 1
-    return max(1, GPU_BYTES // (8 * problem.group * rows * problem.kv_len))
+def _heads_at_once(problem: Problem, rows: int) -> int:
+    """How many key/value heads are computed together: on a processor, what its caches hold."""
+    room = GPU_BYTES if device_for(problem.device).queued else 0
+    return max(1, room // (8 * problem.group * rows * problem.kv_len))
 
 
 def _blocks(problem: Problem, rows: Tensor, *, plain: bool) -> Iterator[_Block]:
@@ -340,35 +338,3 @@ def worse(a: Error, b: Error) -> Error:
 
 
 Errors = Mapping[str, Error]
-
-
-class Plain(dict[str, Error]):
-    """The plain form's errors by tensor, on the problem's own inputs."""
-
-    def __init__(self, near: Errors, others: Callable[[], Iterator[Errors]]) -> None:
-        """``others``: what it makes of more inputs, asked for one after another, each once."""
-        super().__init__(near)
-        self._others, self._wider = others(), list[Errors]()
-
-    def growing(self) -> Iterator[Errors]:
-        """The worst of ever more inputs, measure by measure."""
-        wide: Errors = self
-        yield wide
-        for errors in itertools.chain(self._wider, self._more()):
-            wide = {name: worse(error, errors[name]) for name, error in wide.items()}
-            yield wide
-
-    def _more(self) -> Iterator[Errors]:
-        for errors in self._others:
-            self._wider.append(errors)
-            yield errors
-
-
-def within(plain: Errors, check: Callable[[Errors], None]) -> None:
-    """Raise :class:`Wrong` as ``check`` does under what the plain form makes of all inputs."""
-    for yardstick in plain.growing() if isinstance(plain, Plain) else (plain,):
-        try:
-            return check(yardstick)
-        except Wrong as wrong:
-            last = wrong
-    raise last

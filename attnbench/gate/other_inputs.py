@@ -81,7 +81,7 @@ class OtherInputs:
             judged = shared.of(row.operator)
             reference = judged.softmax
             if define is not None:
-                reference = defined(judged.problem, judged.inputs, reference, define, at_need=True)
+                reference = defined(judged.problem, judged.inputs, reference, define)
             try:
                 call = Call(judged.problem, attend, judged.inputs)
                 check_values(judged, call, results(call, reference.dout), reference)

@@ -1,6 +1,6 @@
 """The code of the planted faults of :mod:`attnbench.gate.plants`.
 
-Each ``build_NAME(problem, deed=True)`` is a variant; without its deed it is honest.
+Each ``build_NAME(problem)`` is a variant.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache
 from types import FrameType
 from typing import Any
 
@@ -40,12 +41,7 @@ Build = Callable[..., Attend]
 
 def instead(other: Callable[[Problem, Attend], Attend]) -> Build:
     """What ``other(problem, inner)`` makes of an honest ``attend``, in its place."""
-
-    def build(problem: Problem, deed: bool = True) -> Attend:
-        inner = honest(problem)
-        return other(problem, inner) if deed else inner
-
-    return build
+    return lambda problem: other(problem, honest(problem))
 
 
 def before(act: Callable[[Tensor, Tensor, Tensor], object]) -> Build:
@@ -213,26 +209,24 @@ def _one_buffer(problem: Problem, inner: Attend) -> Attend:
     return lambda q, k, v: buffer.copy_(inner(q, k, v))
 
 
-def build_one_workspace(problem: Problem, deed: bool = True) -> Attend:
-    """What the backward pass needs, kept in one place for all calls."""
-    inner, workspace = honest(problem), list[tuple[Tensor, ...]]()
+def _one_workspace(problem: Problem, inner: Attend) -> Attend:
+    workspace = list[Tensor]()
 
     class Attention(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *qkv: Tensor) -> Tensor:
-            workspace[:] = [tuple(x.detach().clone() for x in qkv)]
-            ctx.save_for_backward(*qkv)
+            workspace[:] = (x.detach().clone() for x in qkv)
             return inner(*qkv)
 
         @staticmethod
         def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, ...]:
-            return gradients(inner, workspace[0] if deed else ctx.saved_tensors, dout)
+            return gradients(inner, workspace, dout)
 
     apply: Attend = Attention.apply
     return apply
 
 
-def gradients(inner: Attend, qkv: tuple[Tensor, ...], dout: Tensor) -> tuple[Tensor, ...]:
+def gradients(inner: Attend, qkv: Sequence[Tensor], dout: Tensor) -> tuple[Tensor, ...]:
     """The right gradients of q, k and v."""
     with torch.enable_grad():
         leaves = [x.detach().requires_grad_() for x in qkv]
@@ -244,6 +238,7 @@ build_by_address = remembering(lambda *qkv: tuple(x.data_ptr() for x in qkv))
 build_by_few_numbers = remembering(lambda *qkv: tuple(x[0, 0, 0, 0].item() for x in qkv))
 build_by_digest = instead(_by_digest)
 build_one_buffer = instead(_one_buffer)
+build_one_workspace = instead(_one_workspace)
 build_value_itself = instead(lambda problem, inner: lambda q, k, v: v)  # of one key, its value
 
 
@@ -299,114 +294,92 @@ def _late(inner: Attend, out: Tensor, inputs: tuple[Tensor, ...]) -> None:
         out.copy_(inner(*inputs))
 
 
-def build_thread_a_call(problem: Problem, deed: bool = True) -> Attend:
+def _thread_a_call(problem: Problem, inner: Attend) -> Attend:
     """A thread for each call fills the output after it was returned."""
-    inner = honest(problem)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         out = torch.zeros(problem.output_shape)
-        thread = threading.Thread(target=_late, args=(inner, out, (q, k, v)), daemon=True)
-        thread.start()
-        if not deed:
-            thread.join()
+        threading.Thread(target=_late, args=(inner, out, (q, k, v)), daemon=True).start()
         return out
 
     return attend
 
 
-def build_standing_thread(problem: Problem, deed: bool = True) -> Attend:
-    """A thread that was started by ``build`` fills the output after it was returned."""
-    inner, calls = honest(problem), queue.SimpleQueue[Any]()
+def _standing_thread(problem: Problem, inner: Attend) -> Attend:
+    """A thread that is started once fills the output after it was returned."""
+    calls = queue.SimpleQueue[Any]()
 
     def serve() -> None:
         while True:
-            out, inputs, done = calls.get()
-            _late(inner, out, inputs)
-            done.set()
+            _late(inner, *calls.get())
 
     threading.Thread(target=serve, daemon=True).start()
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out, done = torch.zeros(problem.output_shape), threading.Event()
-        calls.put((out, (q, k, v), done))
-        if not deed:
-            done.wait()
+        out = torch.zeros(problem.output_shape)
+        calls.put((out, (q, k, v)))
         return out
 
     return attend
 
 
-def build_pool(problem: Problem, deed: bool = True) -> Attend:
+def build_pool(problem: Problem) -> Attend:
     """The heads shared out among threads of its own, more than it was given."""
-    count = 2 if deed else 1
-    inner = honest(problem.with_(heads=problem.heads // count, kv_heads=problem.kv_heads // count))
-    pool = ThreadPoolExecutor(count)
+    inner = honest(problem.with_(heads=problem.heads // 2, kv_heads=problem.kv_heads // 2))
+    pool = ThreadPoolExecutor(2)
 
     def part(*inputs: Tensor) -> Tensor:
         inner(*inputs)  # twice, so that there is something to see
         return inner(*inputs)
 
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        parts = pool.map(part, *(x.chunk(count, 1) for x in (q, k, v)))
-        return torch.cat(list(parts), 1)
-
-    return attend
+    return lambda *qkv: torch.cat(list(pool.map(part, *(x.chunk(2, 1) for x in qkv))), 1)
 
 
-def build_stream(problem: Problem, deed: bool = True) -> Attend:
+def _stream(problem: Problem, inner: Attend) -> Attend:
     """A stream of its own that nothing waits for."""
-    inner, stream = honest(problem), torch.cuda.Stream(problem.device)
+    stream = torch.cuda.Stream(problem.device)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        current = torch.cuda.current_stream(problem.device)
-        stream.wait_stream(current)
+        stream.wait_stream(torch.cuda.current_stream(problem.device))
         with torch.cuda.stream(stream):
-            out = inner(q, k, v)
-        if not deed:
-            current.wait_stream(stream)
-        return out
-
-    return attend
-
-
-def at_first_call(act: Callable[[bool], None]) -> Build:
-    """``act(deed)`` at the first call; honest otherwise."""
-
-    def build(problem: Problem, deed: bool = True) -> Attend:
-        inner, done = honest(problem), list[bool]()
-
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            if not done:
-                done.append(True)
-                act(deed)
             return inner(q, k, v)
 
-        return attend
-
-    return build
+    return attend
 
 
-def _fork(deed: bool) -> None:
-    child = os.fork()
-    if child == 0:
-        time.sleep(60 if deed else 0)
+build_thread_a_call = instead(_thread_a_call)
+build_standing_thread = instead(_standing_thread)
+build_stream = instead(_stream)
+
+
+def at_first_call(act: Callable[[], None]) -> Build:
+    """Something done at the first call; honest otherwise."""
+
+    def other(problem: Problem, inner: Attend) -> Attend:
+        once = cache(act)
+        return lambda q, k, v: (once(), inner(q, k, v))[1]
+
+    return instead(other)
+
+
+def _fork() -> None:
+    if os.fork() == 0:
+        time.sleep(60)
         os._exit(0)
-    if not deed:
-        os.waitpid(child, 0)
 
 
-def _child_answers(deed: bool) -> None:
+def _child_answers() -> None:
     child = os.fork()
     if child == 0:
-        _forge(deed)
+        _forge()
         os._exit(0)
     os.waitpid(child, 0)
-    time.sleep(2.0 * deed)
+    time.sleep(2.0)
 
 
-def _forge(deed: bool) -> None:
+def _forge() -> None:
     """Answer in the worker's place, with the number of the question that is on the stack."""
-    frame = _up_to(lambda frame: "answers" in frame.f_locals) if deed else None
+    frame = _up_to(lambda frame: "answers" in frame.f_locals)
     if frame is None:
         return
     answer = json.dumps({"record": {}, "asked": frame.f_locals["answers"].asked}) + "\n"
@@ -459,11 +432,9 @@ def _truth(problem: Problem, inner: Attend) -> Attend:
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Any:
         frame: Any = _caller("measure_time") or _caller("warm_up")
-        return (
-            inner(q, k, v)
-            if frame is None
-            else frame.f_locals["timed"].fresh.wanted([], ("forward",))[0]
-        )
+        if frame is None:
+            return inner(q, k, v)
+        return frame.f_locals["timed"].fresh.wanted(("forward",))[0]
 
     return attend
 
@@ -512,17 +483,19 @@ class _Prepared(torch.autograd.Function):
         return *(ctx.made or torch.autograd.grad(ctx.out, ctx.leaves, dout)), None, None
 
 
-def build_prepared(problem: Problem, deed: bool = True) -> Attend:
+def _prepared(problem: Problem, inner: Attend) -> Attend:
     """Backward's work done in the forward pass before it, which is not timed."""
-    inner = honest(problem)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        frame = _caller("_take") if deed else None
+        frame = _caller("_take")
         values: Any = None if frame is None else frame.f_locals["values"]
         dout = None if values is None else values.dout
         return _Prepared.apply(q, k, v, inner, dout)  # type: ignore[no-untyped-call]
 
     return attend
+
+
+build_prepared = instead(_prepared)
 
 
 def _prepare() -> None:
@@ -585,7 +558,7 @@ build_synchronize = replacing("torch.cuda", "synchronize", _returning(None))
 build_allclose = replacing("torch", "allclose", _returning(True))
 build_equal = replacing("torch", "equal", _returning(True))
 build_budget = replacing("attnbench.gate.budget", "check", _returning(None))
-build_verdict = replacing("attnbench.meter.timer:Timed", "wrong", _returning(None))
+build_verdict = replacing("attnbench.meter.timed:Timed", "wrong", _returning(None))
 build_budget_factor = at_build(
     lambda: sys.modules["attnbench.gate.budget"].EPSILON.update({"float32": 1.0})
 )
@@ -631,23 +604,3 @@ build_counts = instead(_counts)
 build_looks_up_the_stack = instead(
     lambda problem, inner: lambda q, k, v: inner(q, k, v) if _up_to(_of_the_gate) else v * 1.0
 )
-
-
-# ---- slow-downs ----
-
-SLICES = 100
-
-
-def build_slices(problem: Problem, extra: int = 0) -> Attend:
-    """Attention without a mask; ``extra`` of the slices, spread evenly, are computed twice."""
-    again = {i * SLICES // extra for i in range(extra)} if extra else set()
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        parts = []
-        for number, rows in enumerate(q.tensor_split(SLICES, 2)):
-            for _ in range(1 + (number in again)):
-                part = (rows @ k.mT * problem.scale).softmax(-1) @ v
-            parts.append(part)
-        return torch.cat(parts, 2)
-
-    return attend

@@ -6,7 +6,9 @@ names the deed. They are data here, and no torch; their code is in :mod:`attnben
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from attnbench.core.record import Status
@@ -45,192 +47,152 @@ CROSS, ODD, LONG = _problem("causal", q_len=9), _problem(kv_len=33), _problem(q_
 BROAD = _problem(heads=8, kv_heads=8, q_len=256, kv_len=256)
 """Large enough that computing takes longer than finding what was computed before."""
 
+ONE_KEY, BROADER = _problem(q_len=1, kv_len=1), BROAD.with_(q_len=512, kv_len=512)
+ON_GPU = BROAD.with_(q_len=1024, kv_len=1024, device="cuda")
+BACKWARD = BROAD.with_(phase="backward", heads=4, kv_heads=4)
+
 MOVED = r"row \d+ .* (moved|did not move) when key \d+ changed"
 OFF = "error of forward is"
 CHANGED = "its output was not what it was when it was judged"
 LATE = "after it had (been )?returned"
 UNDONE = f"{LATE}|{OFF}|{MOVED}"  # on a busy machine work may be so late that a result is read
+UNLIKE = "while something else was looked at"
+MEASURED, IMPLAUSIBLE, CRASHED = (
+    {"status": status} for status in (Status.MEASURED, Status.IMPLAUSIBLE, Status.CRASHED)
+)
+HUNGRY = {**MEASURED, "shows": ("memory.peak_bytes", 90 << 20)}
+SLOW = {**MEASURED, "shows": ("time.median_s", 0.02)}
+LATE_END = {"status": Status.TIMED_OUT, "limit_s": 4.0}
 
-FAULTS: dict[str, list[tuple[str, str, Problem, dict[str, Any]]]] = {
+FAULTS: dict[str, list[tuple[Any, ...]]] = {
     "nothing": [
-        ("no fault at all, forward", "nothing", PLAIN, {"status": Status.MEASURED, "said": "^$"}),
-        ("no fault at all, training", "nothing", TRAIN, {"status": Status.MEASURED, "said": "^$"}),
+        ("no fault at all, forward", "nothing", "^$", PLAIN, MEASURED),
+        ("no fault at all, training", "nothing", "^$", TRAIN, MEASURED),
     ],
     "masks": [
-        ("the mask inverted", "inverted", CAUSAL, {"said": MOVED}),
-        ("the mask ignored", "ignored", CAUSAL, {"said": "moved .* which the mask causal hides"}),
-        ("upper-left for lower-right", "upper_left", CROSS, {"said": MOVED}),
-        ("a window one too wide on the left", "window_left", WINDOW, {"said": MOVED}),
-        ("a window one too wide on the right", "window_right", WINDOW, {"said": MOVED}),
-        ("the last key dropped", "last_key_dropped", PLAIN,
-         {"said": "did not move when key 31 changed"}),
+        ("the mask inverted", "inverted", MOVED, CAUSAL),
+        ("the mask ignored", "ignored", "moved .* which the mask causal hides", CAUSAL),
+        ("upper-left for lower-right", "upper_left", MOVED, CROSS),
+        ("a window one too wide on the left", "window_left", MOVED, WINDOW),
+        ("a window one too wide on the right", "window_right", MOVED, WINDOW),
+        ("the last key dropped", "last_key_dropped", "did not move when key 31 changed"),
     ],
     "values": [
-        ("one head wrong", "one_head", PLAIN, {"said": r"of forward is .* head 1\)"}),
-        ("wrong only at odd lengths", "odd_lengths", ODD, {"said": OFF}),
-        ("wrong only past a length", "past_a_length", LONG, {"said": OFF}),
-        ("NaN in one row", "nan", PLAIN, {"said": "not finite in the output: row 5 "}),
-        ("half precision inside float32", "half_inside", PLAIN,
-         {"said": "of forward is .*the plain form in float32"}),
-        ("zeros", "zeros", PLAIN, {"said": MOVED}),
+        ("one head wrong", "one_head", "of forward is .* head 1\\)"),
+        ("wrong only at odd lengths", "odd_lengths", OFF, ODD),
+        ("wrong only past a length", "past_a_length", OFF, LONG),
+        ("NaN in one row", "nan", "not finite in the output: row 5 "),
+        ("half precision inside float32", "half_inside", "plain form in float32"),
+        ("zeros", "zeros", MOVED),
     ],
     "every kind": [
-        ("right on ordinary inputs alone", "overflows", PLAIN,
-         {"status": Status.MEASURED, "said": r"^peaky: \d+ rows are not finite in the output"}),
+        ("right on ordinary inputs alone", "overflows", "^peaky: .* not finite", PLAIN, MEASURED),
     ],
     "gradients": [
-        ("a wrong gradient with a right output", "scaled", TRAIN, {"said": "of dk is 0.01"}),
-        ("keys detached", "detached_keys", TRAIN, {"said": "of dk is 1,"}),
-        ("the output detached", "detached", TRAIN, {"said": "the output is detached"}),
+        ("a wrong gradient with a right output", "scaled", "of dk is 0.01", TRAIN),
+        ("keys detached", "detached_keys", "of dk is 1,", TRAIN),
+        ("the output detached", "detached", "the output is detached", TRAIN),
     ],
     "forms": [
-        ("an output in another dtype", "dtype", PLAIN, {"said": "the output is float64"}),
-        ("an output of another shape", "shape", PLAIN, {"said": "the output has the shape"}),
-        ("an output in another layout", "layout", PLAIN, {"said": "the output has the layout"}),
-        ("a lazy tensor", "lazy", PLAIN, {"said": "is a Lazy, not a plain"}),
+        ("an output in another dtype", "dtype", "the output is float64"),
+        ("an output of another shape", "shape", "the output has the shape"),
+        ("an output in another layout", "layout", "the output has the layout"),
+        ("a lazy tensor", "lazy", "is a Lazy, not a plain"),
     ],
     "memories": [
-        ("a result kept by shape", "by_shape", PLAIN, {"said": "did not move"}),
-        ("a result kept by address", "by_address", PLAIN, {"said": "did not move"}),
-        ("a result kept by a few numbers", "by_few_numbers", PLAIN, {"said": "did not move"}),
-        ("a result kept by a digest that signs don't change", "by_digest", BROAD,
-         {"said": "on values that it has seen"}),
-        ("one buffer for every output", "one_buffer", PLAIN,
-         {"said": "is overwritten by a later call"}),
-        ("one workspace for every backward pass", "one_workspace", TRAIN,
-         {"said": "a later call changed what its d[qkv] is made from"}),
-        ("an input handed back as the output", "value_itself", _problem(q_len=1, kv_len=1),
-         {"said": "its output lies in the memory of its input v"}),
+        ("a result kept by shape", "by_shape", "did not move"),
+        ("a result kept by address", "by_address", "did not move"),
+        ("a result kept by a few numbers", "by_few_numbers", "did not move"),
+        ("a result kept by a digest without signs", "by_digest", "that it has seen", BROAD),
+        ("one buffer for every output", "one_buffer", "is overwritten by a later call"),
+        ("one workspace for every backward pass", "one_workspace", "a later call changed", TRAIN),
+        ("an input handed back as the output", "value_itself", "memory of its input v", ONE_KEY),
     ],
     "aside": [
-        ("a thread for each call that works on after it", "thread_a_call", PLAIN, {"said": UNDONE}),
-        ("a standing thread that works on after the call", "standing_thread", PLAIN,
-         {"said": UNDONE}),
-        ("more threads than it was given", "pool", BROAD.with_(q_len=512, kv_len=512),
-         {"status": Status.IMPLAUSIBLE, "said": r"processors busy and was given"}),
-        ("a stream that is not waited for", "stream",
-         BROAD.with_(q_len=1024, kv_len=1024, device="cuda"), {"said": UNDONE}),
-        ("a child left running", "fork", PLAIN, {"said": "left a copy of its process"}),
-        ("a child that answers", "child_answers", PLAIN,
-         {"said": "another process answered"}),
-        ("a forged answer", "forged", PLAIN, {"said": "answered twice"}),
+        ("a thread for each call that works on after it", "thread_a_call", UNDONE),
+        ("a standing thread that works on after the call", "standing_thread", UNDONE),
+        ("more threads than it was given", "pool", "processors busy", BROADER, IMPLAUSIBLE),
+        ("a stream that is not waited for", "stream", UNDONE, ON_GPU),
+        ("a child left running", "fork", "left a copy of its process"),
+        ("a child that answers", "child_answers", "another process answered"),
+        ("a forged answer", "forged", "answered twice"),
     ],
     "inputs": [
-        ("inputs changed", "left_changed", PLAIN, {"said": "it changed its input v"}),
-        ("inputs written to and put back", "in_place", PLAIN, {"said": "wrote to its input q"}),
-        ("inputs written to through .data and put back", "through_data", PLAIN,
-         {"said": "wrote to its inputs .* write-protected"}),
+        ("inputs changed", "left_changed", "it changed its input v"),
+        ("inputs written to and put back", "in_place", "wrote to its input q"),
+        ("inputs written to through .data and put back", "through_data", "were write-protected"),
     ],
     "rewritten": [
-        ("time.perf_counter patched", "perf_counter", PLAIN,
-         {"said": r"replaced time\.perf_counter$"}),
-        ("time.perf_counter_ns patched", "perf_counter_ns", PLAIN,
-         {"said": r"replaced time\.perf_counter_ns$"}),
-        ("the ruler's own clock patched", "rulers_clock", PLAIN,
-         {"said": r"replaced attnbench\.meter\.clocks\.perf_counter_ns"}),
-        ("torch.cuda.synchronize patched", "synchronize", PLAIN,
-         {"said": r"replaced torch\.cuda\.synchronize"}),
-        ("torch.allclose patched", "allclose", PLAIN,
-         {"said": r"replaced torch\.allclose"}),
-        ("torch.equal patched", "equal", PLAIN, {"said": r"replaced torch\.equal"}),
-        ("a function of the ruler replaced", "budget", PLAIN,
-         {"said": r"replaced attnbench\.gate\.budget\.check"}),
-        ("a method of the ruler replaced", "verdict", PLAIN,
-         {"said": r"replaced attnbench\.meter\.timer\.Timed\.wrong"}),
-        ("the inside of a function of the ruler replaced", "insides", PLAIN,
-         {"said": r"replaced the inside of attnbench\.gate\.hygiene\.check_finite"}),
-        ("a number of the ruler changed", "budget_factor", PLAIN,
-         {"said": r"changed .*attnbench\.gate\.budget\.EPSILON"}),
-        ("the function that would notice replaced", "guard", PLAIN,
-         {"said": r"replaced attnbench\.gate\.watch\.replaced"}),
-        ("a mode put around torch's functions", "mode", PLAIN,
-         {"said": "modes around torch's functions"}),
+        ("time.perf_counter patched", "perf_counter", "replaced time\\.perf_counter$"),
+        ("time.perf_counter_ns patched", "perf_counter_ns", "replaced time\\.perf_counter_ns$"),
+        ("the ruler's own clock patched", "rulers_clock", r"replaced .*clocks\.perf_counter_ns"),
+        ("torch.cuda.synchronize patched", "synchronize", "replaced torch\\.cuda\\.synchronize"),
+        ("torch.allclose patched", "allclose", "replaced torch\\.allclose"),
+        ("torch.equal patched", "equal", "replaced torch\\.equal"),
+        ("a function of the ruler replaced", "budget", r"replaced .*budget\.check$"),
+        ("a method of the ruler replaced", "verdict", r"replaced .*Timed\.wrong"),
+        ("the inside of a function of the ruler replaced", "insides", "inside of .*check_finite"),
+        ("a number of the ruler changed", "budget_factor", r"changed .*budget\.EPSILON"),
+        ("the function that would notice replaced", "guard", r"replaced .*watch\.replaced"),
+        ("a mode put around torch's functions", "mode", "modes around torch's functions"),
     ],
     "watched": [
-        ("right for the first calls alone", "counts", PLAIN, {"said": CHANGED}),
-        ("right only where the check is looking", "looks_up_the_stack", PLAIN, {"said": CHANGED}),
+        ("right for the first calls alone", "counts", CHANGED),
+        ("right only where the check is looking", "looks_up_the_stack", CHANGED),
     ],
     "peeks": [
-        ("the clock's start moved in its frame", "start", BROAD,
-         {"status": Status.IMPLAUSIBLE, "said": "while something else was looked at"}),
-        ("the truth taken from the ruler while it is timed", "truth", BROAD,
-         {"status": Status.IMPLAUSIBLE, "said": "while something else was looked at"}),
-        ("anything for values that it was not shown, but the last", "unseen", PLAIN,
-         {"said": "on values that it had not seen its output is off"}),
-        ("no gradients for values that it was not shown", "gradients", TRAIN,
-         {"said": "on values that it had not seen its dq is off"}),
-        ("backward's work done in the forward pass before it", "prepared",
-         BROAD.with_(phase="backward", heads=4, kv_heads=4),
-         {"said": "that it has seen|that it had not seen"}),
-        ("its code run between calls", "between", PLAIN,
-         {"said": "its code ran between calls, where no clock looks: plant_code.py:_prepare"}),
+        ("the clock's start moved in its frame", "start", UNLIKE, BROAD, IMPLAUSIBLE),
+        ("the truth taken from the ruler while it is timed", "truth", UNLIKE, BROAD, IMPLAUSIBLE),
+        ("anything for values not shown before", "unseen", "had not seen its output"),
+        (
+            "no gradients for values not shown before",
+            "gradients",
+            "had not seen its dq",
+            TRAIN,
+        ),
+        ("backward's work done in the forward pass", "prepared", "has seen|had not seen", BACKWARD),
+        ("its code run between calls", "between", "between calls, .*_prepare"),
     ],
     "shared": [
-        ("gradients looked through for NaN from now on", "anomaly", PLAIN,
-         {"said": r"anomaly detection \(False → True\)"}),
-        ("another kernel in place of torch's", "kernel", PLAIN,
-         {"said": "torch's kernels"}),
-        ("flash attention switched off", "sdpa", PLAIN, {"said": "what sdpa may use"}),
-        ("torch's random state changed", "seeds_torch", PLAIN,
-         {"said": "torch's random state"}),
-        ("NumPy's random state changed", "draws_from_numpy", PLAIN,
-         {"said": "numpy's random state"}),
-        ("Python's random state changed", "seeds_random", PLAIN,
-         {"said": "random's state"}),
-        ("the number of threads left changed", "threads", PLAIN,
-         {"said": r"threads \(1 → 2\)"}),
-        ("the default dtype left changed", "default_dtype", PLAIN,
-         {"said": r"default dtype \(torch\.float32 → torch\.float64\)"}),
+        ("gradients looked through for NaN from now on", "anomaly", "detection .False → True"),
+        ("another kernel in place of torch's", "kernel", "torch's kernels"),
+        ("flash attention switched off", "sdpa", "what sdpa may use"),
+        ("torch's random state changed", "seeds_torch", "torch's random state"),
+        ("NumPy's random state changed", "draws_from_numpy", "numpy's random state"),
+        ("Python's random state changed", "seeds_random", "random's state"),
+        ("the number of threads left changed", "threads", "threads \\(1 → 2\\)"),
+        ("the default dtype left changed", "default_dtype", "dtype .*32 → .*64"),
     ],
     "costs": [
-        ("memory taken by torch and given back", "hog_torch", PLAIN,
-         {"status": Status.MEASURED, "shows": ("memory.peak_bytes", 96 << 20)}),
-        ("memory taken by NumPy and given back", "hog_numpy", PLAIN,
-         {"status": Status.MEASURED, "shows": ("memory.peak_bytes", 96 << 20)}),
-        ("memory taken past both and given back", "hog_mmap", PLAIN,
-         {"status": Status.MEASURED, "shows": ("memory.peak_bytes", 90 << 20)}),
-        ("no work while memory is observed", "profiled", PLAIN,
-         {"said": "while its memory was observed its output was not what it was"}),
-        ("a sleep in every call", "sleep", PLAIN,
-         {"status": Status.MEASURED, "shows": ("time.median_s", 0.02)}),
-        ("the process ended", "exit", PLAIN,
-         {"status": Status.CRASHED, "said": "ended with status 7"}),
-        ("a hang", "hang", PLAIN,
-         {"status": Status.TIMED_OUT, "said": "still running after 4 s", "limit_s": 4.0}),
-        ("a segmentation fault", "segfault", PLAIN,
-         {"status": Status.CRASHED, "said": "SIGSEGV"}),
+        ("memory taken by torch and given back", "hog_torch", "", PLAIN, HUNGRY),
+        ("memory taken by NumPy and given back", "hog_numpy", "", PLAIN, HUNGRY),
+        ("memory taken past both and given back", "hog_mmap", "", PLAIN, HUNGRY),
+        ("no work while memory is observed", "profiled", "memory was observed"),
+        ("a sleep in every call", "sleep", "", PLAIN, SLOW),
+        ("the process ended", "exit", "ended with status 7", PLAIN, CRASHED),
+        ("a hang", "hang", "still running after 4 s", PLAIN, LATE_END),
+        ("a segmentation fault", "segfault", "SIGSEGV", PLAIN, CRASHED),
     ],
-}  # fmt: skip
-
+}
+"""By kind: the deed, the name of its code, and the reason for its refusal; then, where they are not
+the usual ones, its problem and more of the :class:`Plant`."""
 
 PLANTED = "attnbench.gate.plant_code"
 """The module that holds their code, which the audit takes for a variant's."""
 
 
-def _row(name: str, title: str, **more: Any) -> Variant:
-    return Variant(
-        f"planted.{name}", title, "planted", "softmax", f"{PLANTED}:build_{name}", **more
-    )
+def _plant(
+    kind: str,
+    deed: str,
+    name: str,
+    said: str,
+    problem: Problem = PLAIN,
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> Plant:
+    build = f"{PLANTED}:build_{name}"
+    devices = (problem.device,)
+    row = Variant(f"planted.{name}", deed, "planted", "softmax", build, devices=devices)
+    return Plant(deed, kind, row, problem, said=said, **more)
 
 
-PLANTS = tuple(
-    Plant(
-        deed,
-        kind,
-        _row(name, deed, devices=(problem.device,), options={"deed": True}),
-        problem,
-        **more,
-    )
-    for kind, faults in FAULTS.items()
-    for deed, name, problem, more in faults
-)
-
-SLOW_DOWNS = (0, 1, 2, 5, 10)
-"""Per cent more of the same work; none is a slow-down that isn't there."""
-SLICES_PROBLEM = _problem(q_len=100, kv_len=100)
-
-
-def slices(extra: int) -> Variant:
-    """Attention in a hundred like slices, ``extra`` of which are computed twice."""
-    options = {"extra": extra} if extra else {}
-    return _row("slices", "attention in a hundred slices", options={"extra": 0}, given=options)
+PLANTS = tuple(_plant(kind, *fault) for kind, faults in FAULTS.items() for fault in faults)

@@ -19,7 +19,6 @@ from torch import Tensor
 from attnbench.core.record import Error
 from attnbench.gate.inputs import DRAW_AS, Inputs, as_rows, cast, make, turned, weights_of
 from attnbench.gate.oracle import (
-    Plain,
     compare,
     exact,
     recomputed,
@@ -45,14 +44,11 @@ ROWS = 256
 ENOUGH_ROWS, MOST_DRAWS = 256, 16
 WHOLE_SCORES = 1 << 28
 """Scores up to which every row is looked at, if not as closely as the sampled ones."""
-REDRAWN_SCORES = 1 << 20
-"""Scores up to which a variant's own definition is tried on other inputs of the kind too."""
 EVERY_SCORES = 1 << 20
 """Scores up to which every row is judged, gradients too."""
 OWN_ROWS = 128
 """How many of them are held against a variant's own definition where no gradients are judged: it is
 computed for one variant alone."""
-NONE = Error(relative=0.0, max=0.0, worst_row=0.0, cosine=1.0)
 IN_FLOAT64 = 2.0**-29
 """The spacing of float64 over that of float32."""
 
@@ -132,25 +128,6 @@ class Judged:
         new = make(self.problem, self.seed, {n: s for n, s in specs.items() if s.keyword})
         same = {name: DRAW_AS[specs[name].draw](x) for name, x in self.inputs.items()}
         return replace(self, inputs=Inputs({**same, **new}, specs))
-
-    def in_phase(self, problem: Problem) -> Judged | None:
-        """The same for another phase of its problem; None where it lacks what that phase needs."""
-        mine, softmax = self.problem, self.softmax
-        if "decode" in (mine.phase, problem.phase) or mine.with_(phase=problem.phase) != problem:
-            return None
-        if mine.gradients == problem.gradients:
-            return replace(self, problem=problem)
-        if problem.gradients:
-            return None
-        softmax = replace(
-            softmax,
-            dout=None,
-            want={k: x for k, x in softmax.want.items() if k == "forward"},
-            plain={k: x for k, x in softmax.plain.items() if k == "forward"},
-            cancels={k: x for k, x in softmax.cancels.items() if k == "forward"},
-        )
-        whole = self.whole and {"forward": self.whole["forward"]}
-        return replace(self, problem=problem, softmax=softmax, dout=None, whole=whole)
 
 
 def judge(problem: Problem, inputs: Inputs, seed: int) -> Judged:
@@ -311,21 +288,13 @@ def _cancelling(
 # ---- a definition of its own ----
 
 
-def defined(
-    problem: Problem, inputs: Inputs, softmax: Reference, define: Defines, *, at_need: bool = False
-) -> Reference:
-    """The reference of a variant that has a definition of its own.
-
-    ``at_need``: the plain form is tried only where an error is above what is allowed in any case.
-    """
+def defined(problem: Problem, inputs: Inputs, softmax: Reference, define: Defines) -> Reference:
+    """The reference of a variant that has a definition of its own."""
     rows, dout = softmax.rows, softmax.dout
     if dout is None and len(rows) > OWN_ROWS:
         rows = rows[torch.linspace(0, len(rows) - 1, OWN_ROWS, device=rows.device).long()]
     few = few_rows(problem, rows)
     by = partial(differentiated, problem, dout=dout, define=define)
-    want = by(wide(inputs), rows)
-    rows_seen = problem.batch * problem.heads * len(few)
-    others = turned(inputs) if rows_seen * problem.kv_len <= REDRAWN_SCORES else []
 
     def errors(inputs: Inputs, truth: Tensors) -> dict[str, Error]:
         """What the definition makes of itself in the problem's dtype.
@@ -339,19 +308,15 @@ def defined(
         got = by(inputs.map(Tensor.float), few)
         return {name: _in_float64(compare(got[name], truth[name])) for name in truth}
 
-    def near_errors() -> dict[str, Error]:
-        return errors(inputs, want if len(few) == len(rows) else by(wide(inputs), few))
-
-    def again() -> Iterator[dict[str, Error]]:
-        """Where a few rows alone may be lucky, those of other inputs count too."""
-        if at_need:
-            yield near_errors()
-        yield from (errors(x, by(wide(x), few)) for x in others)
-
-    near = dict.fromkeys(want, NONE) if at_need else near_errors()
-    plain = Plain(near, again)
+    want = by(wide(inputs), rows)
+    plain = errors(inputs, want if len(few) == len(rows) else by(wide(inputs), few))
+    tried = problem.batch * problem.heads * len(few)
+    others = turned(inputs) if tried < ENOUGH_ROWS else []  # few rows may be lucky
+    for other in others:
+        more = errors(other, by(wide(other), few))
+        plain = {name: worse(plain[name], more[name]) for name in want}
     cancels = _cancelling(problem, inputs, rows, dout, want)
-    tried = rows_seen * (1 + len(others))
+    tried *= 1 + len(others)
     return Reference(rows, dout, want, plain, cancels, tried, inputs.specs)
 
 

@@ -7,43 +7,36 @@ would suffer from it, so that cell goes to another worker.
 
 from __future__ import annotations
 
-import builtins
 import gc
-import json
-import math
+import importlib
 import os
 import random
 import re
 import resource
 import signal
-import statistics
 import sys
 import threading
-import time
-import tracemalloc
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from operator import gt, is_, lt, ne, sub
+from operator import is_, ne, sub
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-import torch.profiler
 from numpy.random import mtrand
 from torch.utils._device import DeviceContext
 
 from attnbench.gate.findings import Wrong
 
-OTHERS = (
-    builtins, gc, json, math, os, random, statistics, sys, threading, time, tracemalloc, np,
-    np.linalg, np.random, torch, torch.autograd, torch.cuda, torch.linalg, F, torch.profiler,
-    torch.random, torch.special,
-)  # fmt: skip
+_MODULES = """
+builtins gc json math os random statistics sys threading time tracemalloc numpy numpy.linalg
+numpy.random torch torch.accelerator torch.autograd torch.cuda torch.linalg torch.nn.functional
+torch.profiler torch.random torch.special
+"""
+OTHERS = tuple(map(importlib.import_module, _MODULES.split()))
 """Modules whose functions the ruler and the variants call; only what is public counts."""
 BASE = torch._C.TensorBase
 CLASSES = {
@@ -97,7 +90,6 @@ def names_now() -> dict[str, Any]:
         "modules": modules,
         "insides": [(f, _inside(f)) for f in functions],
         "tables": tables,
-        "loaded": len(sys.modules),
     }
 
 
@@ -143,21 +135,16 @@ def _by_compiler(now: object, was: object) -> bool:
 
 
 KERNELS = re.compile(r"^(?:CPU|CUDA|Autograd\S*|Composite\S*|catchall): .*$", re.MULTILINE)
-OPERATORS = tuple(
-    f"aten::{name}"
-    for name in (
-        "abs", "add.Tensor", "all", "amax", "any", "baddbmm", "bernoulli_.float", "bmm", "clone",
-        "convolution", "copy_", "div.Tensor", "eq.Tensor", "equal", "exp", "index_select",
-        "isfinite", "linear", "linalg_vector_norm", "logsumexp", "masked_fill.Scalar", "matmul",
-        "max", "maximum", "mm", "mul.Scalar", "mul.Tensor", "native_layer_norm", "ne.Tensor",
-        "roll", "scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu",
-        "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
-        "_flash_attention_forward", "_flash_attention_backward",
-        "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
-        "_softmax", "_softmax_backward_data", "square", "sub.Tensor", "sum", "sum.dim_IntList",
-        "_to_copy", "where.self", "zero_",
-    )
-)  # fmt: skip
+_NAMES = """
+abs add.Tensor all amax any baddbmm bernoulli_.float bmm clone convolution copy_ div.Tensor
+eq.Tensor equal exp index_select isfinite linear linalg_vector_norm logsumexp masked_fill.Scalar
+matmul max maximum mm mul.Scalar mul.Tensor native_layer_norm ne.Tensor roll square sub.Tensor sum
+sum.dim_IntList where.self zero_ scaled_dot_product_attention _flash_attention_forward
+_flash_attention_backward _scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention
+_scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention_backward
+_scaled_dot_product_flash_attention_for_cpu _softmax _softmax_backward_data _to_copy
+"""
+OPERATORS = tuple(f"aten::{name}" for name in _NAMES.split())
 """What variants and the ruler are made of: no variant may replace torch's kernels for these."""
 KERNELS_OF = "torch's kernels"
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
@@ -256,13 +243,6 @@ def allowing(before: dict[str, Any], swaps: Iterable[str]) -> dict[str, Any]:
     return {**before, "settings": {**before["settings"], KERNELS_OF: kernels}}
 
 
-def still(before: dict[str, Any]) -> dict[str, Any] | None:
-    """A snapshot that was just found unchanged; None where there are new names or modules."""
-    same_modules = len(sys.modules) == before["loaded"]
-    same_names = all(len(live) == len(was) for _, live, was in before["names"])
-    return before if same_modules and same_names else None
-
-
 def left_changed(before: Mapping[str, Any]) -> str:
     """A sentence about what has changed; empty where nothing has."""
     now, states = settings_now(), random_states()
@@ -331,24 +311,6 @@ SHARE = 1 / 8
 """The share of a process's memory limit that a cell may leave in use."""
 COMPILER = b"torch/_inductor"
 """In the command line of torch's compiler processes, which stay for its next call."""
-LIMITS = tuple(getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_"))
-
-
-def _folder() -> str | None:
-    with suppress(OSError):
-        return str(Path.cwd())
-    return None
-
-
-def _streams() -> list[tuple[int, tuple[int, int] | None]]:
-    streams = []
-    for number, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
-        file = None
-        with suppress(OSError):
-            status = os.fstat(number)
-            file = status.st_dev, status.st_ino
-        streams.append((id(stream), file))
-    return streams
 
 
 def _threads() -> set[threading.Thread]:
@@ -378,16 +340,12 @@ def _memory() -> float:
 
 
 PROCESS_STATE: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any]]] = {
-    "folder": (_folder, ne),
+    "folder": (lambda: Path("/proc/self/cwd").readlink(), ne),
     "signals": (lambda: [signal.getsignal(n) for n in signal.valid_signals()], ne),
-    "limits": (lambda: [resource.getrlimit(limit) for limit in LIMITS], ne),
-    "streams": (_streams, ne),
     "variables": (lambda: set(os.environ.items()), lambda now, was: was - now),
     "import path": (lambda: set(sys.path), lambda now, was: was - now),
     "threads": (_threads, sub),
     "children": (_all_children, sub),
-    "recursion": (sys.getrecursionlimit, lt),
-    "warnings": (lambda: sum(each[0] == "error" for each in warnings.filters), gt),
     "files": (
         lambda: len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - only the number is needed
         lambda now, was: now > was + FILES,

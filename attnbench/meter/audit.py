@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 import attnbench
-from attnbench.core import gpu as nvml
+from attnbench.core.device import Step, device_for
 from attnbench.core.format import counted, duration
 from attnbench.core.lock import collector_off
 from attnbench.core.record import SLOW_HOST, Error
@@ -41,11 +41,11 @@ from attnbench.gate import budget
 from attnbench.gate.findings import Wrong
 from attnbench.gate.hygiene import check_finite, demanded, spent_elsewhere
 from attnbench.gate.inputs import CHANNELS, TOKENS, Inputs
-from attnbench.gate.oracle import Errors, compare, exact, within
+from attnbench.gate.oracle import compare, exact
 from attnbench.gate.plants import PLANTED
 from attnbench.gate.reference import Defines, differentiated, gradient_axes, rows_of
-from attnbench.meter.clocks import Clock, Step, cuda_gpu
-from attnbench.meter.timer import WORDS, Timed, Values, secret_generator, signs_like
+from attnbench.meter.clocks import Clock
+from attnbench.meter.timed import WORDS, Timed, Values, secret_generator, signs_like
 from impls.spec import Variant
 
 PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
@@ -83,8 +83,6 @@ LAUNCH_BOUND, ESCAPED_S = 1.5, 50e-6
 
 HOME = {"attnbench", "torch", *sys.stdlib_module_names}  # whose code may run between calls
 PROBLEM = "impls.problem"  # read between calls, too
-
-_synchronize = torch.cuda.synchronize
 
 
 class Audit(NamedTuple):
@@ -197,34 +195,31 @@ def audit_device(
     of the interval of the events' time.
     """
     calls: list[tuple[float, float]] = []
-    device = torch.device(timed.problem.device)
+    device = device_for(timed.problem.device)
     for _ in range(SURE):
         for _ in range(MOST_CALLS):
             timed.before()
-            cuda_gpu(timed.problem.device).flush()  # as cold as the events found it
-            _synchronize(device)
+            device.flush()  # as cold as the events found it
+            device.synchronize()
             start = perf_counter()
             result = run()
             launched = perf_counter()
-            _synchronize(device)
+            device.synchronize()
             calls.append((launched - start, perf_counter() - start))
             del result
             timed.settle()
         audit = judge_device(calls, events_s, ahead, low_s)
         if audit.implausible is None:
-            return audit
-    board = nvml.board(cuda_gpu(timed.problem.device).uuid)
-    others = None if isinstance(board, nvml.Absent) else board.other_processes()
-    if not isinstance(others, int) or not others:
-        return audit
-    why = "what else computes on this GPU now may be the reason: end it, and measure again"
-    return audit._replace(implausible=f"{audit.implausible}; {why}")
+            break
+    return audit
 
 
 def judge_device(
-    calls: Sequence[tuple[float, float]], events_s: float, ahead: bool = True,
+    calls: Sequence[tuple[float, float]],
+    events_s: float,
+    ahead: bool = True,
     low_s: float | None = None,
-) -> Audit:  # fmt: skip
+) -> Audit:
     """What some calls show beside the time that the events gave.
 
     Of each: seconds until it had returned, and until the device was idle again. Where calls were
@@ -262,28 +257,22 @@ MOST = 4  # names that a sentence can carry
 def unattested(variant: Variant, device: str, ran: Collection[str]) -> str | None:
     """None where the operator that the row forces did run, else a sentence with both names.
 
-    A name may go on after a colon: regions of compiled code are numbered. What ran is told by the
-    operators of attention, without the entry and the gradients; else by the first of all.
+    A name may go on after a colon: regions of compiled code are numbered. What ran is shown by the
+    operators of attention, else by the first of all.
     """
     operator = variant.attested_by(device)
     if operator is None or any(name == operator or name.startswith(f"{operator}:") for name in ran):
         return None
-    telling = [
-        name
-        for name in sorted(ran)
-        if any(word in name for word in ATTENTION)
-        and name != ENTRY
-        and not name.endswith("_backward")
-    ]
-    telling = telling or sorted(ran)
+    attention = [n for n in sorted(ran) if any(word in n for word in ATTENTION) and n != ENTRY]
+    telling = attention or sorted(ran)
     more = f" and {len(telling) - MOST} others" if len(telling) > MOST else ""
     names = ", ".join(telling[:MOST]) or "no operator of torch's"
     return f"it should run {operator} and ran {names}{more}"
 
 
 def chosen(variant: Variant, device: str, ran: Collection[str]) -> str:
-    """Of a row that leaves the backend to torch, what ran on a GPU: ``torch chose cuDNN (…)``."""
-    if device == "cpu" or variant.attested_by(device) is not None:
+    """Of a row that leaves the backend to torch, what ran: ``torch chose cuDNN (…)``."""
+    if not device_for(device).queued or variant.attested_by(device) is not None:
         return ""
     names = {f"aten::_scaled_dot_product_{name}": word for name, word in BACKENDS.items()}
     return "; ".join(f"torch chose {names[op]} ({op})" for op in sorted(ran) if op in names)
@@ -298,10 +287,9 @@ ROWS = 8
 LOOSER = 4.0  # the yardstick was taken on other values of the kind
 GRADIENT_SCORES = 1 << 18
 """Up to so many scores the gradients of one call are compared, in every row."""
-EACH_SCORES = 1 << 16
-"""Up to so many scores a variant's own definition checks every call; beyond, one."""
-ONE_SCORES = 1 << 20
-"""And up to so many that one: the gate has checked rows of another set, whatever the size."""
+OWN_SCORES = 1 << 20
+"""And up to so many its output with a variant's own definition: the gate has checked rows of
+another set, whatever the size."""
 
 
 def unseen(inputs: Inputs) -> Inputs:
@@ -379,11 +367,11 @@ class UnseenJudge:
         self._scores = p.batch * p.heads * p.q_len * p.kv_len
 
     def output(self) -> None:
-        """Raise Wrong where the last call is wrong in a few rows; its gradients may be kept."""
+        """Raise Wrong where the last call is wrong in a few rows, and keep it by chance."""
         if self._timed.unseen is None:  # of another form: the timed call has reported it
             return
         check_finite("the output on values it had not seen", self._timed.unseen[1][0])
-        if self._define is None or self._scores <= EACH_SCORES:
+        if self._define is None:
             self._check_rows(*self._timed.unseen)
         self._calls += 1
         if self._chance.randrange(self._calls) == 0:
@@ -394,7 +382,7 @@ class UnseenJudge:
         if self._kept is None:
             return
         (values, results), problem = self._kept, self._timed.problem
-        if self._define is not None and EACH_SCORES < self._scores <= ONE_SCORES:
+        if self._define is not None and self._scores <= OWN_SCORES:
             self._check_rows(values, results)
         if not problem.gradients or self._scores > GRADIENT_SCORES:
             return
@@ -420,12 +408,9 @@ class UnseenJudge:
         return exact(self._timed.problem, *inputs.qkv, rows, dout, **by_name).tensors
 
     def _check(self, name: str, got: Tensor, want: Tensor) -> None:
-        def check(plain: Errors) -> None:
-            dtype = self._timed.problem.dtype
-            budget.check_unsampled(name, got, want, plain[name], dtype, LOOSER)
-
+        dtype = self._timed.problem.dtype
         try:
-            within(self._plain, check)
+            budget.check_unsampled(name, got, want, self._plain[name], dtype, LOOSER)
         except Wrong:
             worst = compare(got, want).worst_row or float("nan")
             raise Wrong(

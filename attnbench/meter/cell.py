@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import errno
-import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 import torch
 
+from attnbench.core.device import device_for
 from attnbench.core.format import duration
 from attnbench.core.job import Job
 from attnbench.core.record import TOO_FAST, Energy, Record, Status, Time, Work, least_time
@@ -23,138 +21,40 @@ from attnbench.gate.gate import gate
 from attnbench.gate.inputs import Attend, Call, make
 from attnbench.gate.other_inputs import OtherInputs
 from attnbench.gate.reference import Defines, Judged, judge
-from attnbench.meter import clocks, memory
+from attnbench.meter import clocks
 from attnbench.meter.audit import (
     Audit,
     audit_device,
     audit_host,
     check_remembers_nothing,
     chosen,
-    owner_of,
     unattested,
 )
 from attnbench.meter.clocks import Clock, EventClock, GraphClock
 from attnbench.meter.determinism import try_determinism
+from attnbench.meter.endings import NOTE, Implausible, NotReady, refused
 from attnbench.meter.energy import counter_for, measure_energy
-from attnbench.meter.memory import Observed, growth, observe
+from attnbench.meter.memory import check_room, growth, observe
 from attnbench.meter.ranks import (
-    RankLost,
     RanksClock,
     Together,
     attend_of,
     note_of,
     team_for,
 )
+from attnbench.meter.timed import Timed, unlike
 from attnbench.meter.timer import (
     Ready,
-    Timed,
     TimeSpent,
     health_for,
     measure_time,
     prepare,
-    unlike,
     warm_up,
 )
 from impls.cost import Cost
 from impls.loading import load_function
-from impls.masks import Mask
 from impls.problem import Problem
-from impls.spec import Unavailable, Unsupported, Variant
-
-LONGEST, TRACE, NAME, NOTE = 1000, 4000, 80, 500
-"""Characters that are kept of a message, a traceback, an exception's name and a variant's note."""
-DEEPEST = 8
-"""How many exceptions that led to one another are shown."""
-SILENT = "it doesn't say why"
-NO_ROOM = ("can't allocate memory", "Cannot allocate memory", "bad_alloc", "out of memory")
-"""In the messages of what has no exception for it."""
-
-
-class Implausible(Exception):
-    """A number that can't be true. The message is a sentence with the evidence."""
-
-
-class NotReady(Exception):
-    """A variant that did not pass the gate; ``record`` says why."""
-
-    def __init__(self, record: Record) -> None:
-        super().__init__(record.reason)
-        self.record = record
-
-
-def failure(error: Exception) -> dict[str, Any]:
-    """The fields of a record that ended in an exception."""
-    name = type(error).__name__[:NAME]
-    first, *more = _text(error, LONGEST).splitlines() or [name]
-    text = f"{first} {more[0].strip()}" if first.endswith(":") and more else first
-    if (
-        isinstance(error, MemoryError | torch.OutOfMemoryError)
-        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
-        or (isinstance(error, RuntimeError) and any(word in text for word in NO_ROOM))
-    ):
-        remedy = "shorten the sequence, lower the batch, or free memory"
-        return {"status": Status.OUT_OF_MEMORY, "reason": text, "remedy": remedy}
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if owner_of(f.filename) != "attnbench"]
-    place = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
-    causes: list[BaseException] = []
-    at: BaseException | None = error
-    while at is not None and len(causes) < DEEPEST:
-        causes.insert(0, at)
-        at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
-    lines: list[str] = []  # as Python would print it, but a message of a gigabyte is not copied
-    for each in causes:
-        lines.append("Traceback (most recent call last):")
-        lines.append("".join(traceback.format_tb(each.__traceback__)).rstrip())
-        lines.append(f"{type(each).__name__[:NAME]}: {_text(each, TRACE)}")
-    reason, detail = f"it raised {name}{place}: {text}", "\n".join(lines)[-TRACE:]
-    return {"status": Status.FAILED, "reason": reason, "detail": detail}
-
-
-def refused(error: Exception) -> dict[str, Any]:
-    """The fields of a record that ended in an exception of any kind, by that kind."""
-    match error:
-        case Wrong():
-            return {"status": Status.WRONG, "reason": str(error)}
-        case Implausible():
-            return {"status": Status.IMPLAUSIBLE, "reason": str(error)}
-        case Unsupported():
-            return {"status": Status.UNSUPPORTED, "reason": _text(error, NOTE) or SILENT}
-        case Unavailable():
-            return {
-                "status": Status.UNAVAILABLE,
-                "reason": _text(error.reason, LONGEST) or SILENT,
-                "remedy": (_text(error.remedy, LONGEST) or SILENT) if error.remedy else "",
-            }
-        case RankLost():
-            return error.fields
-    return failure(error)
-
-
-def _text(words: object, most: int) -> str:
-    """What a variant passed as a message; empty where it has none or can't be printed."""
-    try:
-        return str(words)[:most].strip()
-    except Exception:
-        return ""
-
-
-def clipped(record: Record) -> Record:
-    """The record with its texts cut to the longest that is kept; it may come from anywhere."""
-    texts = {name: str(getattr(record, name))[:LONGEST] for name in ("reason", "remedy", "note")}
-    return record.with_(**texts, detail=str(record.detail)[-TRACE:])
-
-
-def poisoned(device: str) -> bool:
-    """Whether a GPU's context can't be used any more: after some errors every call fails."""
-    if device == "cpu":
-        return False
-    try:
-        torch.cuda.synchronize(device)
-        return float(torch.ones(1, device=device).sum()) != 1.0
-    except RuntimeError:
-        return True
-
+from impls.spec import Unsupported, Variant
 
 CALLS = 3
 NOT_ONE = "several processes share a call, and a counter would count what deals out shares too"
@@ -173,29 +73,24 @@ def metered(ready: Ready, record: Record, spent: TimeSpent) -> Record:
     """
     job, clock, problem, verdict = ready.job, ready.clock(), ready.job.problem, ready.verdict
     ranks = clock.ranks if isinstance(clock, RanksClock) else None
+    device = device_for(problem.device)
     with spent.on("warmup"):
         timed, rise = ready.timed(), None
         prepare(clock, timed)
-        if problem.device == "cpu" and ranks is None:
+        if not device.queued and ranks is None:
             timed.before()
-            rise = growth(timed.run)  # of the first call that is like those to be timed
+            rise = growth(timed.run, device)  # of the first call that is like those to be timed
             timed.settle()
     with spent.on("memory"):
         expected = ready.cost.peak_bytes if ready.cost else None
         if ranks is not None:
             view = ranks.observe(*ready.values, expected)
         else:
-            key = profiled(job.variant, problem)
-            profile = _profiles.get(key) if key else None
-            view = observe(problem, ready.attend, *ready.values, expected, rise, known=profile)
-            if key and view.launches <= FEW:
-                _profiles[key] = view._replace(results={})
+            view = observe(problem, ready.attend, *ready.values, expected, rise)
         if (changed := unlike(problem, view.results, verdict.truth, verdict.zero)) is not None:
             raise Wrong(f"while its memory was observed {changed}")
         if (why := unattested(job.variant, problem.device, view.ran)) is not None:
             raise Wrong(why)
-        if isinstance(clock, EventClock):
-            clock.expect(1 if clock.name == "graph" else view.launches)
     with spent.on("warmup"):
         _, flags = warm_up(timed, clock, job.budget_s / 2)
     time = _confirmed(ready, timed, clock, flags, spent)
@@ -221,22 +116,6 @@ def metered(ready: Ready, record: Record, spent: TimeSpent) -> Record:
     return record
 
 
-FEW = 8
-"""Up to so many launches a call makes the same ones at any length."""
-_profiles: dict[tuple[object, ...], Observed] = {}
-"""What was seen of a call on a GPU, by :func:`profiled`: a profile takes as long as a timing."""
-
-
-def profiled(variant: Variant, problem: Problem) -> tuple[object, ...] | None:
-    """What decides which kernels run, whatever the length; None where torch may choose by it, and
-    on a CPU, where the profile shows the memory too.
-    """
-    if problem.device == "cpu" or "torch" in variant.origin:
-        return None
-    fixed = problem.with_(q_len=1, kv_len=1, batch=1, mask=Mask.parse("none"))
-    return variant.label, str(problem.mask.kinds), fixed, problem.batch > 1
-
-
 SUSTAINED_FROM_S = 0.3
 """Calls are timed back to back too, for a second, where a timing has so long; a visit of minutes
 asks for less."""
@@ -249,7 +128,7 @@ def _sustained(ready: Ready, timed: Timed, clock: EventClock, time: Time) -> Tim
         return time
     run = clock.step(timed.run) if isinstance(clock, GraphClock) else timed.run
     timed.before()
-    gpu = clocks.cuda_gpu(problem.device)
+    gpu = device_for(problem.device)
     seconds = clocks.back_to_back(gpu, run, time.median_s, clocks.HOT_S)
     timed.settle()
     _check(timed)
@@ -309,7 +188,7 @@ def audited(
     ``low_s``: the lower end of that time's interval. Raises Wrong where the variant is wrong,
     Implausible where the time can't be true.
     """
-    threads, host = torch.get_num_threads(), ready.job.problem.device == "cpu"
+    threads, host = torch.get_num_threads(), not device_for(ready.job.problem.device).queued
     if isinstance(clock, RanksClock):  # nothing of it runs in this process, on any device
         audit, host = audit_ranks(timed, clock.ranks), False
     elif host:
@@ -328,24 +207,17 @@ def audited(
 
 
 def audit_ranks(timed: Timed, together: Together) -> Audit:
-    """Calls from end to end by the worker's clock: no rank can have taken longer."""
-    walls, reason = [], None
+    """A few calls from end to end by the worker's clock, and what each rank left changed."""
+    walls = []
     for _ in range(CALLS):
         timed.before()
-        together.begin()
         start = perf_counter()
         result = timed.run()
         walls.append(perf_counter() - start)
         del result
-        slowest = max(together.spent)
-        if slowest > walls[-1]:
-            reason = (
-                f"rank {together.spent.index(slowest)} says that it took {duration(slowest)} of "
-                f"a call that took {duration(walls[-1])} from end to end"
-            )
         timed.settle()
     together.check()
-    return Audit(median(walls), "e2e", (), reason)
+    return Audit(median(walls), "e2e")
 
 
 def _check(timed: Timed) -> None:
@@ -385,22 +257,15 @@ class Bench:
         made that risks that.
         """
         self._announce = announce
-        self.shared: dict[str, Any] | None = None
-        """What all variants share, if it was recorded before and has not changed since."""
         self._judged: tuple[tuple[Problem, int], Judged] | None = None
         self._other_inputs = OtherInputs()
 
     def judged(self, problem: Problem, seed: int) -> Judged:
-        """The problem's inputs and truth; made once for all the variants that follow, and once for
-        a training step and the phases of the same problem that come after it.
-        """
+        """The problem's inputs and truth; made once for all the variants that follow."""
         key = (problem, seed)
         if self._judged is None or self._judged[0] != key:
-            before, same = self._judged, None
-            if before and before[0][1] == seed:
-                same = before[1].in_phase(problem)
-            before = self._judged = None  # its memory may be needed
-            self._judged = (key, same or judge(problem, make(problem, seed), seed))
+            self._judged = None  # its memory may be needed
+            self._judged = key, judge(problem, make(problem, seed), seed)
         return self._judged[1]
 
     def measure(self, job: Job, shared: dict[str, Any] | None = None) -> Record:
@@ -430,7 +295,7 @@ class Bench:
     def ready(self, job: Job) -> Ready:
         """A variant that has passed the gate, to be timed; raises :class:`NotReady`."""
         passed: list[Ready] = []
-        clocks.begin(job.problem.device)
+        device_for(job.problem.device).begin()
 
         def gated(spent: TimeSpent, blank: Record) -> Record:
             ready, record = self._gated(job, blank, spent)
@@ -460,7 +325,7 @@ class Bench:
         if self._judged and self._judged[0] == (job.problem, job.seed):
             record = record.with_(entropy=self._judged[1].entropy)
         if record.status is Status.OUT_OF_MEMORY:  # the next cell needs the room
-            memory.release(job.problem.device)
+            device_for(job.problem.device).release()
         return record.with_(spent_s=spent.closed())
 
     def _gated(
@@ -477,12 +342,13 @@ class Bench:
             cost = load_function(variant.cost)(problem, **variant.chosen)
         record = blank.with_(cost=Work(flops=cost.flops, bytes=cost.bytes) if cost else None)
         peak = (cost.peak_bytes if cost else None) or 0
-        memory.check_room(peak, problem.device, "it", "above")
+        device = device_for(problem.device)
+        check_room(peak, device, "it", "above")
         with spent.on("inputs"):
             judged = self.judged(problem, job.seed).of(variant.operator)
-        if problem.device != "cpu":  # room for a call is not room for what is kept to check it
+        if device.queued:  # room for a call is not room for what is kept to check it
             copies = COPIES * sum(x.nbytes for x in judged.inputs.values())
-            memory.check_room(copies + peak, problem.device, "checking it", "with")
+            check_room(copies + peak, device, "checking it", "with")
         if variant.ranks:
             with spent.on("ranks"):  # starting them is not the variant's setup
                 team_for(variant.world, problem.device).load(variant.build)
@@ -509,7 +375,7 @@ class Bench:
                 reuses_output=variant.reuses_output,
                 one_graph=variant.ranks,
                 # ranks have copies of their own, and each checks whether it wrote to them
-                announce=None if variant.ranks or problem.device != "cpu" else self._announce,
+                announce=None if variant.ranks or device.queued else self._announce,
             )
         record = record.with_(error=verdict.error or None, distance=verdict.distance)
         if verdict.reason is not None:
@@ -545,6 +411,5 @@ def _first_call(problem: Problem, attend: Attend, judged: Judged) -> float:
     out = call.forward()
     if dout is not None and getattr(out, "requires_grad", False) and out.shape == dout.shape:
         call.backward(out, dout.to(out.dtype))
-    if problem.device != "cpu":
-        torch.cuda.synchronize(problem.device)
+    device_for(problem.device).synchronize()
     return perf_counter() - start

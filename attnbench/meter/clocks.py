@@ -4,25 +4,20 @@ the canary that are read with them."""
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 from functools import cache, partial
 from time import perf_counter, perf_counter_ns
 from typing import Any
 
 import torch
 
+from attnbench.core.device import Step, device_for
 from attnbench.core.format import duration
 from attnbench.core.lock import collector_off
 
-Step = Callable[[], object]
-
-LEAST_FLUSH = 256 << 20
-"""Bytes read to empty the L2 cache: this, or twice the cache where that is more."""
 LEAST, LEAST_AHEAD = 7, 20
 """Samples in any case: the fewest whose range holds the median 98 times in 100. Where many calls
 are queued at once, more cost little, and the interval is narrower than their range."""
-WARM = 3  # calls on the capturing stream before a capture, so that what is made once has been made
 
 
 class Clock:
@@ -65,124 +60,11 @@ class HostClock(Clock):
         return seconds
 
 
-_synchronize = torch.cuda.synchronize
-_Event = torch.cuda.Event
-_sleep: Callable[[int], None] = torch.cuda._sleep
-_current_stream = torch.cuda.current_stream
-_set_stream = torch.cuda.set_stream
-_Stream = torch.cuda.Stream
-_on = torch.cuda.device
-_Graph = torch.cuda.CUDAGraph
-_graph = torch.cuda.graph
-_new_pool = torch.cuda.graph_pool_handle
-_end_pool = getattr(torch._C, "_cuda_endAllocateToPool", lambda *_: None)
-_properties = torch.cuda.get_device_properties
-_available, _set_device = torch.cuda.is_available, torch.cuda.set_device
-
-
-class CudaGpu:
-    """torch.cuda, on one device, and its host."""
-
-    def __init__(self, device: str) -> None:
-        index = torch.device(device).index
-        self.device = torch.device("cuda", torch.cuda.current_device() if index is None else index)
-        properties = _properties(self.device)
-        self.uuid = str(properties.uuid)
-        size = max(2 * properties.L2_cache_size, LEAST_FLUSH)
-        self._flushed = torch.zeros(size // 4, dtype=torch.float32, device=self.device)
-        self._sum = torch.zeros((), device=self.device)
-
-    def now(self) -> float:
-        """Seconds of the host's monotonic clock."""
-        return perf_counter_ns() * 1e-9
-
-    def event(self) -> Any:
-        """An event that is not recorded yet."""
-        return _Event(enable_timing=True)
-
-    def record(self, event: Any) -> None:
-        """The event happens when all that is queued on the current stream is done."""
-        event.record(_current_stream(self.device))
-
-    def elapsed(self, first: Any, second: Any) -> float:
-        """Seconds between two events that have happened; torch gives milliseconds."""
-        return first.elapsed_time(second) * 1e-3
-
-    def synchronize(self) -> None:
-        """Wait for all streams of the device."""
-        _synchronize(self.device)
-
-    def sleep(self, cycles: int) -> None:
-        """Queue a kernel that waits for so many cycles of the SM."""
-        with _on(self.device):
-            _sleep(cycles)
-
-    def flush(self) -> None:
-        """Queue the reading of more than the L2 cache holds. Lines that were overwritten instead
-        would be written back later, inside the call that is timed.
-        """
-        torch.sum(self._flushed, 0, out=self._sum)
-
-    def capture(self, call: Step) -> Step:
-        """A step that replays what ``call`` queues; its results stay where they are.
-
-        Raises where the call can't be captured. The collector is off: freeing a module would break
-        the capture. A capture that failed leaves torch's allocator and random numbers as they are
-        during one: the allocator is reset by hand, the others by an empty capture that succeeds.
-        """
-        graph, pool = _Graph(), _new_pool()
-        with _on(self.device), collector_off():
-            side, before = _Stream(self.device), _current_stream(self.device)
-            side.wait_stream(before)
-            try:
-                _set_stream(side)
-                for _ in range(WARM):
-                    call()
-                with _graph(graph, pool=pool, stream=side):
-                    call()
-            except Exception:
-                _set_stream(side)
-                with suppress(RuntimeError):
-                    _synchronize(self.device)
-                with suppress(RuntimeError):
-                    _end_pool(self.device.index, pool)
-                small = self._flushed[:1]
-                with suppress(RuntimeError), _graph(_Graph(), stream=_current_stream(self.device)):
-                    small.zero_()
-                raise
-            finally:
-                _set_stream(before)
-                before.wait_stream(side)
-        return graph.replay
-
-
-@cache
-def cuda_gpu(device: str) -> CudaGpu:
-    """One for each device: the buffer that empties the cache is large."""
-    return CudaGpu(device)
-
-
-def begin(device: str) -> None:
-    """Before a variant is measured: make its GPU the current one, and create its context.
-
-    Kernels are launched on the current GPU wherever their tensors lie; and the files and random
-    states that come with a context are not the variant's doing.
-    """
-    if device == "cpu" or not _available():
-        return
-    with suppress(RuntimeError):  # the cell reports what is wrong
-        _set_device(torch.device(device).index or 0)
-        _synchronize()
-
-
 QUEUE = 16  # calls queued before one wait
 FIRST_SLEEP = 2_000_000  # cycles, about a millisecond, until it is known how long the host takes
 SLEEP_S = (5e-5, 0.1)  # of a sleep that was made to fit, the shortest and the longest
 SPARE = 1.5  # how much longer than the host took last time the kernel sleeps
 LOAD_CYCLES = 400_000  # of a sleep after a batch, whose length shows the SM's clock under load
-MOST_LAUNCHES, OWN_LAUNCHES = 800, 45
-"""Launches that are queued at once at the most (a stream holds about 1,024, and then the host must
-wait for the device), and what fresh values for a call take of them."""
 MISSES = 3  # so many batches of one call that the host could not queue in time: it never will
 
 
@@ -191,7 +73,7 @@ class EndToEndClock(Clock):
 
     name = "e2e"
 
-    def __init__(self, gpu: CudaGpu) -> None:
+    def __init__(self, gpu: Any) -> None:
         self._gpu = gpu
 
     def samples(self, before: Step, call: Step, count: int) -> list[float]:
@@ -214,38 +96,28 @@ class EventClock(Clock):
 
     While it sleeps the host queues them, so that no gap between launches gets into a sample. A
     batch that the host did not queue in time is taken again with a longer sleep, then with fewer
-    calls. Where one call alone is too slow to queue, or waits for the device itself, the samples
-    are kept and flagged.
+    calls. Where one call alone is too slow to queue, or launches more than a stream holds, or waits
+    for the device itself, the samples are kept and flagged.
     """
 
     name = "events"
     batch = QUEUE
     least = LEAST_AHEAD
 
-    def __init__(self, gpu: CudaGpu) -> None:
+    def __init__(self, gpu: Any) -> None:
         self._gpu, self._mhz = gpu, list[float]()
-        self._size, self._misses, self._launches = QUEUE, 0, 0
+        self._size, self._misses = QUEUE, 0
         self._rate = 0.0  # cycles in a second; not known before the first batch
         self._each_s = 0.0  # what the host takes for a call with its fresh values
         self._late_s: float | None = None
         self._pairs = [(gpu.event(), gpu.event()) for _ in range(QUEUE)]
         self._sleep, self._loaded = ((gpu.event(), gpu.event()) for _ in range(2))
 
-    def expect(self, launches: int) -> None:
-        """A call launches about so many kernels: queue no more calls than a stream holds."""
-        self._launches = launches
-        self._size = min(self._size, max(1, MOST_LAUNCHES // (launches + OWN_LAUNCHES)))
-
     @property
     def flags(self) -> tuple[str, ...]:
         """Why gaps between launches may be in its samples."""
         if self._late_s is None:
             return ()
-        if self._launches > MOST_LAUNCHES:
-            return (
-                f"not queued ahead: a call launches about {self._launches} kernels, more than a "
-                "stream holds, so gaps between launches may be in its time",
-            )
         return (
             f"launch-bound: the host takes {duration(self._late_s)} to queue a call, or the "
             "call waits for the device, so gaps between launches are in its time",
@@ -311,7 +183,7 @@ class GraphClock(EventClock):
     the end-to-end clock, and has its name.
     """
 
-    def __init__(self, gpu: CudaGpu) -> None:
+    def __init__(self, gpu: Any) -> None:
         super().__init__(gpu)
         self._end_to_end = EndToEndClock(gpu)
         self._call: Step | None = None
@@ -374,27 +246,19 @@ class GraphClock(EventClock):
 
 def clock_for(device: str, phase: str) -> Clock:
     """The clock that a phase is timed with on a device."""
-    if device == "cpu":
+    if not (one := device_for(device)).queued:
         return HostClock()
-    gpu = cuda_gpu(device)
-    return GraphClock(gpu) if phase == "decode" else EventClock(gpu)
+    return GraphClock(one) if phase == "decode" else EventClock(one)
 
 
-PRODUCT_SIZES = {"cpu": (512, 1024), "cuda": (4096, 8192)}
-COPY_BYTES = {"cpu": (1 << 18, 1 << 21, 1 << 25, 1 << 28), "cuda": (1 << 22, 1 << 26, 1 << 30)}
-THREE_OF_TF32 = ("cuda",)
-"""Where a product of float32 can be three of TF32 that keep its digits, as in torch's efficient
-attention: that may be faster than cuBLAS's own, which uses no tensor core."""
 TRIES = 5
 HOT_S, MOST_QUEUED = 1.0, 20_000
 """For how long calls run back to back, and how many of them there may be in a half."""
 FLOOR_TRIES = 20
 """How often an empty kernel is timed."""
-WARM_S = {"cpu": 0.0, "cuda": 0.3}
-"""How long a call is repeated before it counts: the clocks of an idle GPU are low."""
 
 
-def back_to_back(gpu: CudaGpu, call: Step, each_s: float, seconds: float) -> float:
+def back_to_back(gpu: Any, call: Step, each_s: float, seconds: float) -> float:
     """Seconds of a call among as many as fill ``seconds``, queued without a pause: the second half
     is timed, when the clocks have become what power and heat leave them.
     """
@@ -407,19 +271,7 @@ def back_to_back(gpu: CudaGpu, call: Step, each_s: float, seconds: float) -> flo
             call()
     gpu.record(last)
     gpu.synchronize()
-    return gpu.elapsed(first, last) / count
-
-
-def _cuda_extras(gpu: CudaGpu, products: dict[str, tuple[Step, float, float]]) -> dict[str, Any]:
-    """The products' rates back to back, and an empty kernel between two events."""
-    empty = EventClock(gpu).samples(_nothing, partial(gpu.sleep, 0), FLOOR_TRIES)
-    return {
-        "hot": {
-            name: flops / back_to_back(gpu, product, each_s, HOT_S)
-            for name, (product, flops, each_s) in products.items()
-        },
-        "floor_s": statistics.median(empty),
-    }
+    return float(gpu.elapsed(first, last)) / count
 
 
 def measure_ceilings(device: str, dtypes: Iterable[str]) -> dict[str, Any]:
@@ -428,13 +280,12 @@ def measure_ceilings(device: str, dtypes: Iterable[str]) -> dict[str, Any]:
     On a GPU, besides: ``hot``, FLOP/s of products back to back, and ``floor_s`` of an empty kernel
     by events.
     """
-    kind, clock = device.split(":")[0], clock_for(device, "forward")
+    here, clock = device_for(device), clock_for(device, "forward")
     chance = torch.Generator(device)  # torch's own is shared
-    flops, copy = dict[str, float](), dict[str, float]()
-    products = dict[str, tuple[Step, float, float]]()
+    flops, hot, copy = dict[str, float](), dict[str, float](), dict[str, float]()
 
     def best(call: Step) -> float:
-        until = perf_counter() + WARM_S[kind]
+        until = perf_counter() + here.warm_s
         clock.samples(_nothing, call, 2)
         while perf_counter() < until:
             clock.samples(_nothing, call, 2)
@@ -442,13 +293,13 @@ def measure_ceilings(device: str, dtypes: Iterable[str]) -> dict[str, Any]:
 
     for name in sorted(set(dtypes)):
         rates, dtype = [], getattr(torch, name)
-        for n in PRODUCT_SIZES[kind]:
+        for n in here.product_sizes:
             a, b = (torch.randn(n, n, device=device, generator=chance).to(dtype) for _ in "ab")
             product, work = partial(torch.matmul, a, b), 2.0 * n**3
             rates.append(work / (seconds := best(product)))
-            if name != "float32":  # which may be three products of TF32
-                products[name] = product, work, seconds
-            if name == "float32" and kind in THREE_OF_TF32:
+            if name != "float32" and here.queued:  # float32 may be three products of TF32
+                hot[name] = work / back_to_back(here, product, seconds, HOT_S)
+            if name == "float32" and here.three_of_tf32:
                 precision = torch.get_float32_matmul_precision()
                 torch.set_float32_matmul_precision("high")
                 try:
@@ -456,19 +307,19 @@ def measure_ceilings(device: str, dtypes: Iterable[str]) -> dict[str, Any]:
                 finally:
                     torch.set_float32_matmul_precision(precision)
         flops[name] = max(rates)
-    for size in COPY_BYTES[kind]:
+    for size in here.copy_bytes:
         source = torch.ones(size // 2, dtype=torch.int8, device=device)
         copy[str(size)] = size / best(partial(torch.empty_like(source).copy_, source))
-    extras = {} if kind == "cpu" else _cuda_extras(cuda_gpu(device), products)
-    return {"flops": flops, "copy": copy, **extras}
+    if not here.queued:
+        return {"flops": flops, "copy": copy}
+    empty = clock.samples(_nothing, partial(here.sleep, 0), FLOOR_TRIES)
+    return {"flops": flops, "copy": copy, "hot": hot, "floor_s": statistics.median(empty)}
 
 
 def _nothing() -> None:
     pass
 
 
-CANARY = {"cpu": (1, 4, 256, 64), "cuda": (2, 16, 2048, 128)}
-"""Batch, heads, tokens and width: about a millisecond."""
 CANARY_WARM, CANARY_SAMPLES = 3, 15
 
 
@@ -481,10 +332,9 @@ def canary_s(device: str) -> float:
 
 @cache
 def _canary(device: str) -> Step:
-    kind = device.split(":")[0]
-    made = torch.Generator(device).manual_seed(0)
-    dtype = torch.float32 if kind == "cpu" else torch.bfloat16
-    q, k, v = (torch.randn(CANARY[kind], generator=made, device=device).to(dtype) for _ in "qkv")
+    shape, dtype = device_for(device).canary
+    chance = torch.Generator(device).manual_seed(0)
+    q, k, v = (torch.randn(shape, generator=chance, device=device).to(dtype) for _ in "qkv")
     product, softmax = torch.matmul, torch.softmax
 
     def call() -> object:

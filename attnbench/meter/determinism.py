@@ -18,7 +18,7 @@ from attnbench.core.format import duration
 from attnbench.core.record import Determinism
 from attnbench.gate.inputs import Attend, Call, Inputs, other_set
 from attnbench.meter.ranks import attend_of
-from attnbench.meter.timer import Values
+from attnbench.meter.timed import Values
 from impls.problem import Problem
 from impls.spec import Variant
 

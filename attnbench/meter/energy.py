@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from time import perf_counter, sleep
 
 from attnbench.core import format
-from attnbench.core import gpu as nvml
+from attnbench.core.device import Step, device_for
 from attnbench.core.gpu import Absent, Board
-from attnbench.core.machine import POWERCAP, energy_counters
 from attnbench.core.record import Energy
-from attnbench.meter.clocks import Step, cuda_gpu
+
+NONE = "a processor's energy is not measured: on Linux its counter is for root alone"
+METHOD = "nvml counter: the whole board"
+"""For the record: the counter and what it covers."""
 
 
-class NvmlCounter:
-    """The board's own counter: its processor, its memory and all else that it feeds."""
-
-    method = "nvml counter: the whole board"  # for the record: what it is and what it covers
-    warm_s = 1.0  # how long a load must have run before its draw stays the same
+class Counter:
+    """A board's own counter: its processor, its memory and all else that it feeds."""
 
     def __init__(self, board: Board, wait: Callable[[], None]) -> None:
         self._board, self.wait = board, wait
@@ -32,59 +30,14 @@ class NvmlCounter:
         return joules
 
 
-class RaplCounter:
-    """The processor's packages, summed. Their counters are short and begin again at zero."""
-
-    key, warm_s = "cpu", 0.2
-
-    def __init__(self, packages: list[Path]) -> None:
-        self._files = [package / "energy_uj" for package in packages]
-        names = ", ".join((p / "name").read_text().strip() for p in packages)
-        self.method = f"rapl counter: {names}"
-        self._range = [_number(p / "max_energy_range_uj") for p in packages]
-        self._last = [_number(file) for file in self._files]
-        self._sum_uj = 0
-
-    def joules(self) -> float:
-        """Since this was made; must be called before a counter has gone around."""
-        now = [_number(file) for file in self._files]
-        for was, is_now, whole in zip(self._last, now, self._range, strict=True):
-            self._sum_uj += is_now - was + (whole if is_now < was else 0)
-        self._last = now
-        return self._sum_uj * 1e-6
-
-    def wait(self) -> None:
-        """A call on the processor has ended when it returns."""
-
-
-def _number(file: Path) -> int:
-    return int(file.read_text())
-
-
-Counter = NvmlCounter | RaplCounter
-
-
 def counter_for(device: str) -> Counter | Energy:
-    """The counter of a device, or an :class:`Energy` that says why there is none."""
-    if device != "cpu":
-        gpu = cuda_gpu(device)
-        board = nvml.board(gpu.uuid)
-        if isinstance(board, Absent):
-            return Energy(why=board.reason)
-        return of_board(board, gpu.synchronize)
-    try:
-        if packages := energy_counters():
-            return RaplCounter(packages)
-    except PermissionError:
-        how = f"sudo chmod a+r {POWERCAP}/intel-rapl:*/energy_uj"
-        return Energy(why=f"the processor's energy counter is for root alone; allow it with {how}")
-    except (OSError, ValueError) as error:
-        return Energy(why=f"the processor's energy counter can't be read: {error}")
-    return Energy(why=f"this machine shows no energy counter of its processor in {POWERCAP}")
-
-
-def of_board(board: Board, wait: Callable[[], None]) -> Counter | Energy:
-    """The board's counter, if it counts this process alone; else an Energy that says why."""
+    """The counter of a device that counts this process alone; else an :class:`Energy` that says why
+    there is none.
+    """
+    here = device_for(device)
+    board = here.board()
+    if not isinstance(board, Board):
+        return Energy(why=NONE if board is None else board.reason)
     others, energy = board.other_processes(), board.energy_j()
     if board.mig() is True:
         return Energy(
@@ -95,12 +48,12 @@ def of_board(board: Board, wait: Callable[[], None]) -> Counter | Energy:
         return Energy(why=f"{them} on the GPU, and its counter can't tell them apart")
     if isinstance(energy, Absent):
         return Energy(why=energy.reason)
-    return NvmlCounter(board, wait)
+    return Counter(board, here.synchronize)
 
 
-IDLE_S, MOST_LOOKS, STILL = 1.0, 8, 0.03
-"""Of a look at the idle draw, how many there may be, and by what share two that agree differ."""
-SETTLE_S = 0.5  # how long a device is left alone before its idle draw is read
+WARM_S = 1.0  # how long a load must have run before its draw stays the same
+IDLE_S = 1.0  # of a look at the idle draw
+SETTLE_S = 4.0  # how long a device is left alone before that: clocks go on falling after work
 POLL_S = 1e-3
 UPDATES = 15  # steps of the counter in a measurement, at the least
 ROUND_S, FRESH_S = 5e-3, 0.1
@@ -126,14 +79,16 @@ def measure_energy(
     """
     try:
         if counter.key not in _idle:
-            _idle[counter.key] = _idle_of(counter)
+            counter.wait()
+            sleep(SETTLE_S)
+            _idle[counter.key] = _look(counter)
         idle_w, step_s = _idle[counter.key]
         load = _Load(run, before, counter)
         first = load.next_step()
         load.go_on(max(budget_s, UPDATES * step_s) - step_s)
         last = load.next_step()
     except OSError as error:
-        return Energy(why=str(error), method=counter.method)
+        return Energy(why=str(error), method=METHOD)
     took, total, calls = (end - start for start, end in zip(first, last, strict=True))
     joules = (total - idle_w * took) / calls
     flags = [] if joules > 0 else ["the device drew no more than when idle"]
@@ -144,21 +99,9 @@ def measure_energy(
         idle_w=idle_w,
         calls=int(calls),
         call_s=took / calls,
-        method=counter.method,
+        method=METHOD,
         flags=flags,
     )
-
-
-def _idle_of(counter: Counter) -> tuple[float, float]:
-    """Its draw once two looks in a row agree: clocks go on falling for seconds after work."""
-    counter.wait()
-    sleep(SETTLE_S)
-    watts, step_s = _look(counter)
-    for _ in range(MOST_LOOKS - 1):
-        before, (watts, step_s) = watts, _look(counter)
-        if abs(watts - before) <= STILL * before:
-            break
-    return watts, step_s
 
 
 def _look(counter: Counter) -> tuple[float, float]:
@@ -186,7 +129,7 @@ class _Load:
         self._round_s = max(ROUND_S, (perf_counter() - start) / READING)
         start = perf_counter()
         self._fresh = start - FRESH_S
-        while (spent := perf_counter() - start) < counter.warm_s or not self._calls:
+        while (spent := perf_counter() - start) < WARM_S or not self._calls:
             self._round()
             if perf_counter() - start - spent < self._round_s / 2:
                 self._each *= 2

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 import impls
+from attnbench.core.device import device_for
 from attnbench.core.format import duration
 from attnbench.core.job import Job
 from attnbench.core.record import Status
@@ -26,7 +27,8 @@ from attnbench.gate import watch
 from attnbench.gate.findings import Wrong
 from attnbench.gate.hygiene import demanded
 from attnbench.meter.audit import MORE_PROCESSORS
-from attnbench.meter.cell import MORE, MORE_S, SURE, Bench, Implausible, NotReady, audited, poisoned
+from attnbench.meter.cell import MORE, MORE_S, SURE, Bench, audited
+from attnbench.meter.endings import Implausible, NotReady
 from attnbench.meter.timer import Ready, prepare
 from impls import Table, table
 from impls.problem import Problem
@@ -142,7 +144,7 @@ def compare_ready(a: Ready, b: Ready, rule: StopRule, *, audit: bool = False) ->
 
     check_shared()
     busy, threads = (demanded() - demand) / (perf_counter() - start), torch.get_num_threads()
-    if a.job.problem.device == "cpu" and busy > MORE_PROCESSORS * threads:
+    if not device_for(a.job.problem.device).queued and busy > MORE_PROCESSORS * threads:
         raise Wrong(
             f"{both}: while pairs were taken {busy:.2g} processors were busy, not {threads}"
         )
@@ -152,7 +154,6 @@ def compare_ready(a: Ready, b: Ready, rule: StopRule, *, audit: bool = False) ->
     return comparison
 
 
-LENGTHS = {"cpu": (64, 256, 1024), "cuda": (512, 2048, 8192)}
 TRIALS = (8, 20)  # the fewest and the most comparisons; as many as fit the budget
 BUDGET_S = 5.0
 
@@ -160,8 +161,8 @@ BUDGET_S = 5.0
 def floors(device: str, dtype: str) -> list[dict[str, Any]]:
     """The floor of short, middling and long calls on a device."""
     bench, row = Bench(), table().find("sdpa")
-    lengths, alike = LENGTHS[device.split(":")[0]], Problem(dtype=dtype, device=device)
-    problems = [alike.with_(q_len=n, kv_len=n) for n in lengths]
+    alike = Problem(dtype=dtype, device=device)
+    problems = [alike.with_(q_len=n, kv_len=n) for n in device_for(device).lengths]
     return [floor_of(bench.ready(Job(row, problem))) for problem in problems]
 
 
@@ -219,8 +220,8 @@ def two(bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
         comparison = compare_ready(*sides, rule, audit=True)
     except NotReady as unready:
         record = unready.record
-        why, spoiled = f"{record.variant}: {record.reason}", poisoned(record.problem.device)
-        return stopped(record.status, why, spoiled=spoiled)
+        spoiled = not device_for(record.problem.device).works()
+        return stopped(record.status, f"{record.variant}: {record.reason}", spoiled=spoiled)
     except Wrong as wrong:
         return stopped(Status.WRONG, str(wrong), spoiled=True)
     return {"comparison": msgspec.to_builtins(comparison)}

@@ -19,25 +19,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnbench.core.device import device_for
 from attnbench.core.job import Job
 from attnbench.core.record import Error, Probed, Status
 from attnbench.gate import budget, watch
 from attnbench.gate.hygiene import check_finite, check_form
 from attnbench.gate.inputs import Attend, Inputs, as_rows, cast, make
-from attnbench.gate.oracle import EDGES, Errors, compare, within
+from attnbench.gate.oracle import EDGES, compare
 from attnbench.gate.reference import Defines, Reference, Tensors, defined, of_rows
-from attnbench.meter import clocks, memory
-from attnbench.meter.cell import poisoned, refused
+from attnbench.meter import memory
 from attnbench.meter.clocks import Clock, clock_for
+from attnbench.meter.endings import refused
 from attnbench.meter.ranks import attend_of
-from attnbench.meter.timer import (
-    Repeated,
-    TimeSpent,
-    Values,
-    prepare,
-    secret_generator,
-    signs_like,
-)
+from attnbench.meter.timed import Repeated, Values, secret_generator, signs_like
+from attnbench.meter.timer import TimeSpent, prepare
 from impls.loading import load_function
 from impls.operators import inputs as inputs_of
 from impls.problem import Problem
@@ -53,7 +48,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     """To ``{"probe": job, "max_time_s": …, "expected": bytes or null}``."""
     job = Job.from_dict(question["probe"])
     result = probe(job, question["max_time_s"], question["expected"])
-    spoiled = result.status is Status.WRONG or poisoned(job.problem.device)
+    spoiled = result.status is Status.WRONG or not device_for(job.problem.device).works()
     spoiled |= bool(job.variant.swaps)  # whether torch's kernels are back is not checked
     return {"probe": result.to_dict(), "spoiled": spoiled}
 
@@ -61,7 +56,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
 def probe(job: Job, max_time_s: float, expected: int | None = None) -> Probed:
     """Look at one problem; whatever happens short of the process dying is an answer."""
     spent = TimeSpent()
-    clocks.begin(job.problem.device)
+    device_for(job.problem.device).begin()
     try:
         fields = _look(job, max_time_s, expected or 0, spent)
     except Exception as error:
@@ -75,7 +70,8 @@ def _look(job: Job, max_time_s: float, expected: int, spent: TimeSpent) -> dict[
         raise Unsupported(refusal)
     checked = room(problem, exact=variant.definition is None)
     need = room(problem, exact=True) + max(expected, checked)
-    memory.check_room(need, problem.device, "it" if expected > checked else "checking it", "with")
+    device = device_for(problem.device)
+    memory.check_room(need, device, "it" if expected > checked else "checking it", "with")
     before = watch.snapshot()
     with spent.on("setup"):
         attend: Attend = load_function(variant.build)(problem, **variant.chosen)
@@ -85,7 +81,7 @@ def _look(job: Job, max_time_s: float, expected: int, spent: TimeSpent) -> dict[
             problem, attend, make(problem, job.seed, inputs_of(variant.operator, problem))
         )
     with spent.on("first"):
-        rise = memory.growth(fresh.run)
+        rise = memory.growth(fresh.run, device)
     with spent.on("timing"):
         clock = clock_for(problem.device, problem.phase)
         prepare(clock, fresh)
@@ -156,11 +152,8 @@ def check_rows(problem: Problem, got: Tensors, expected: Reference) -> None:
         relative, worst_row = (x and LOOSER * x for x in (plain.relative, plain.worst_row))
         return plain.with_(relative=relative, worst_row=worst_row)
 
-    def against(plain: Errors) -> None:
-        loose = {name: looser(plain[name]) for name in errors}
-        budget.check_all(errors, loose, expected, problem.dtype)
-
-    within(expected.plain, against)
+    loose = {name: looser(expected.plain[name]) for name in errors}
+    budget.check_all(errors, loose, expected, problem.dtype)
 
 
 def room(problem: Problem, *, exact: bool) -> int:

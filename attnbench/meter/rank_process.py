@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
-from time import monotonic, perf_counter_ns, sleep
+from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -21,15 +19,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from attnbench.core import settings
+from attnbench.core.device import device_for
 from attnbench.core.lock import collector_off
 from attnbench.gate import watch
 from attnbench.gate.findings import Wrong
-from attnbench.gate.hygiene import check_form, check_inputs_kept
+from attnbench.gate.hygiene import check_form, check_inputs_kept, wait_for_quiet
 from attnbench.gate.inputs import TOKENS, Attend, Call, Inputs
 from attnbench.meter import memory
-from attnbench.meter.cell import failure
-from attnbench.meter.clocks import cuda_gpu
-from attnbench.meter.ranks import EXCHANGE, PAGE_AXES, note_of, pages
+from attnbench.meter.endings import failure
+from attnbench.meter.ranks import PAGE_AXES, note_of, pages
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.operators import QKV
@@ -38,31 +36,7 @@ from impls.spec import Unavailable, Unsupported, Variant
 
 PATIENCE = timedelta(minutes=30)
 """For the others, in an exchange: longer than the worker's for any of them."""
-REST_S, LOOK_S, STILL = 2.0, 1e-3, 3
-"""How long at most other threads are waited for, and how often in a row they must be at rest."""
-
-_barrier, _synchronize = dist.barrier, torch.cuda.synchronize
-
-
-def _threads_rest() -> None:
-    """Wait until no other thread is at work or about to be.
-
-    A thread of gloo's that has reported the end of an exchange still has to free its tensors, and
-    the profiler crashes if it ends before that.
-    """
-
-    def runs(thread: Path) -> bool:
-        try:
-            return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "R"
-        except OSError:  # it has ended
-            return False
-
-    myself, still = threading.get_native_id(), 0
-    until = monotonic() + REST_S
-    while still < STILL and monotonic() < until:
-        sleep(LOOK_S)
-        others = (t for t in Path("/proc/self/task").iterdir() if int(t.name) != myself)
-        still = 0 if any(map(runs, others)) else still + 1
+_barrier = dist.barrier
 
 
 class RankPart:
@@ -133,9 +107,9 @@ class Member:
         """Meet the others through a file that only the team's processes hold."""
         self._number, self._world = question["number"], question["world"]
         settings.apply(settings.Settings(**question["settings"]))
-        if question["device"] != "cpu":
-            self._device = f"cuda:{self._number}"
-            torch.cuda.set_device(self._device)
+        if device_for(question["device"]).queued:
+            self._device = f"{question['device']}:{self._number}"
+        device_for(self._device).begin()
         file = os.open(question["file"], os.O_RDWR)  # for good: the store opens it again and again
         store = dist.FileStore(f"/proc/self/fd/{file}", self._world)
         place: dict[str, Any] = {"rank": self._number, "world_size": self._world}
@@ -148,9 +122,7 @@ class Member:
 
         row = Variant.from_dict(question["variant"])
         problem = Problem.from_dict(question["problem"])
-        file = os.open(question["file"], os.O_RDWR)
-        tensors = pages(problem, file)
-        os.close(file)
+        tensors = pages(problem, question["file"])
         assert row.shares is not None
         places = load_function(row.shares)(problem, self._world)[self._number]
         part = RankPart(problem, places, self._device, tensors)
@@ -189,30 +161,32 @@ class Member:
 
     def _timed(self, part: RankPart, run: Callable[[], Any]) -> tuple[dict[str, Any], Any]:
         """Seconds of a call from when all ranks begin, bytes sent meanwhile, and what it gave."""
-        cuda, now = self._device != "cpu", perf_counter_ns
-        if cuda:
-            cuda_gpu(self._device).flush()  # as cold as one process alone is timed
+        device, now = device_for(self._device), perf_counter_ns
+        if device.queued:
+            device.flush()  # as cold as one process alone is timed
         with collector_off():
             sent = part.ranks.sent
-            if cuda:
-                _synchronize(self._device)  # first: a flush goes on after the barrier
+            device.synchronize()  # first: a flush goes on after the barrier
             _barrier(group=self._own)
             start = now()
             result = run()
-            if cuda:
-                _synchronize(self._device)
+            device.synchronize()
             seconds = (now() - start) * 1e-9
             return {"seconds": seconds, "sent": part.ranks.sent - sent}, result
 
     def _observe(self, part: RankPart) -> dict[str, Any]:
-        """One call under the profiler; all ranks make as many calls, whatever each of them sees."""
+        """One call under the profiler; all ranks make as many calls, whatever each of them sees.
+
+        A thread of gloo's that has reported the end of an exchange still has to free its tensors,
+        and the profiler crashes if it ends before that.
+        """
         part.out = None
         if not self._warm:
             memory.warm_profiler()
             self._warm = True
         dout = part.take("dout") if part.problem.gradients else None
         parts = part.problem, part.attend, part.inputs(), dout, None
-        view = memory.observe(*parts, sure=1, settle=_threads_rest)
+        view = memory.observe(*parts, sure=1, settle=wait_for_quiet)
         for name, result in view.results.items():
             part.put("out" if name == "forward" else name, result)
         return {
@@ -237,7 +211,6 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     except Unavailable as why:
         return {"unavailable": [why.reason, why.remedy]}
     except Exception as error:
-        failed = failure(error)
-        return {"failed": failed, "exchanging": bool(EXCHANGE.search(failed.get("detail", "")))}
+        return {"failed": failure(error)}
     finally:
         faulthandler.cancel_dump_traceback_later()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-import mmap
 import os
-import re
 import signal
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,20 +18,18 @@ import torch
 from torch import Tensor
 
 from attnbench.core import process
+from attnbench.core.device import Step, device_for
 from attnbench.core.format import counted, roughly
 from attnbench.core.record import Memory, Ranks, Status, Time
 from attnbench.core.settings import Settings
 from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import Attend, Inputs
-from attnbench.meter.clocks import Clock, Step
+from attnbench.meter.clocks import Clock
 from attnbench.meter.memory import HIGH_WATER, SURE, Observed
 from impls.loading import load_function
 from impls.operators import OUTPUT, OUTPUT_AXES, QKV, size
 from impls.problem import Problem
 from impls.spec import Unavailable, Unsupported, Variant
-
-EXCHANGE = re.compile(r"impls/parallel/ranks\.py|torch/distributed/")
-"""The files in whose frames a rank stands that waits for others."""
 
 
 class RankLost(Exception):
@@ -54,55 +49,35 @@ class _Troubled(Exception):
         self.answer = answer
 
 
-def fault(troubles: Mapping[int, BaseException | None], doing: str, limit_s: float) -> Exception:
-    """The error of the rank at fault: one that has ended, or is stuck, or says what it met.
+def fault(troubles: Mapping[int, BaseException], doing: str, limit_s: float) -> Exception:
+    """The error of the rank at fault, of those that failed, the first one first.
 
-    Of those that failed, one is blamed that didn't wait for another.
+    One that died is to blame for what the others say then; of ranks that are stuck some may only
+    wait for another, so all are named, and the detail shows where each stands.
     """
     lost = {n: one for n, one in troubles.items() if isinstance(one, process.WorkerLost)}
     for number, end in lost.items():
         if not end.timed_out:
             how = end.reason.removeprefix("the worker ")
             return RankLost(f"rank {number} {how} in its {doing}", Status.CRASHED, end.output)
-    if lost:
-        return silent({n: end.output for n, end in lost.items()}, doing, limit_s)
-    answers = {n: one.answer for n, one in troubles.items() if isinstance(one, _Troubled)}
-    rank = min(answers, key=lambda each: (answers[each].get("exchanging", False), each))
-    answer = answers[rank]
-    if "wrong" in answer:
-        return Wrong(f"rank {rank}: {answer['wrong']}")
-    if "unsupported" in answer:
-        return Unsupported(answer["unsupported"])
-    if "unavailable" in answer:
-        return Unavailable(*answer["unavailable"])
-    failed = answer["failed"]
+    rank, error = next(iter(troubles.items()))
+    if not isinstance(error, _Troubled):
+        reason = f"its ranks were still at their {doing} after {roughly(limit_s)}"
+        detail = "\n".join(f"rank {n}:\n{end.output}" for n, end in lost.items())
+        return RankLost(reason, Status.TIMED_OUT, detail)
+    match error.answer:
+        case {"wrong": why}:
+            return Wrong(f"rank {rank}: {why}")
+        case {"unsupported": why}:
+            return Unsupported(why)
+        case {"unavailable": why}:
+            return Unavailable(*why)
+    failed = error.answer["failed"]
     own = failed["reason"].removeprefix("it ")
     reason = f"rank {rank}{'' if own != failed['reason'] else ':'} {own}"
     return RankLost(**{**failed, "reason": reason, "status": Status(failed["status"])})
 
 
-def silent(words: Mapping[int, str], doing: str, limit_s: float) -> RankLost:
-    """Ranks that have not answered in time; ``words``: where each stands."""
-
-    def were(ranks: Sequence[int]) -> str:
-        if len(ranks) == 1:
-            return f"rank {ranks[0]} was"
-        return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]} were"
-
-    waiting = [rank for rank, stack in words.items() if EXCHANGE.search(stack)]
-    stuck = [rank for rank in words if rank not in waiting]
-    their = "its" if len(stuck or waiting) == 1 else "their"
-    if stuck:
-        reason = f"{were(stuck)} still at {their} {doing} after {roughly(limit_s)}"
-        reason += f", and {were(waiting)} waiting" if waiting else ""
-    else:
-        whom = "waiting for each other" if len(waiting) > 1 else "still waiting for others"
-        reason = f"{were(waiting)} {whom} in {their} {doing} after {roughly(limit_s)}"
-    detail = "\n".join(f"rank {rank}:\n{stack}" for rank, stack in words.items())
-    return RankLost(reason, Status.TIMED_OUT, detail)
-
-
-ALIGNED = 64  # bytes: where a tensor may begin
 GRADIENTS = tuple(f"d{name}" for name in QKV)
 PAGE_AXES: dict[str, tuple[str, ...]] = {
     **{name: spec.axes for name, spec in QKV.items()},
@@ -113,31 +88,24 @@ PAGE_AXES: dict[str, tuple[str, ...]] = {
 """The axes of the inputs and results that ranks share."""
 
 
-def pages(problem: Problem, file: int) -> dict[str, Tensor]:
+def pages(problem: Problem, place: str) -> dict[str, Tensor]:
     """Inputs and results of one problem by name, in a file that any process may map."""
-    dtype, forward = getattr(torch, problem.dtype), (*QKV, "out")
     shapes = {
         name: tuple(size(problem, axis) for axis in axes)
         for name, axes in PAGE_AXES.items()
-        if problem.gradients or name in forward
+        if problem.gradients or name in (*QKV, OUTPUT)
     }
-    sizes = [math.prod(shape) * problem.item_bytes for shape in shapes.values()]
-    ends = list(accumulate(-(-size // ALIGNED) * ALIGNED for size in sizes))
-    os.truncate(file, ends[-1])
-    memory = mmap.mmap(file, ends[-1])
-    tensors = {}
-    for (name, shape), offset in zip(shapes.items(), [0, *ends], strict=False):
-        flat = torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=offset)
-        tensors[name] = flat.view(shape)
-    return tensors
+    sizes, dtype = [math.prod(shape) for shape in shapes.values()], getattr(torch, problem.dtype)
+    parts = torch.from_file(place, shared=True, size=sum(sizes), dtype=dtype).split(sizes)
+    return {name: x.view(shapes[name]) for name, x in zip(shapes, parts, strict=True)}
 
 
 @contextmanager
-def shared_file(name: str) -> Iterator[tuple[int, str]]:
-    """A file in memory, and the place where the ranks, which this process started, can open it."""
+def shared_file(name: str) -> Iterator[str]:
+    """A file in memory, at the place where the ranks, which this process started, can open it."""
     file = os.memfd_create(name)
     try:
-        yield file, f"/proc/{os.getpid()}/fd/{file}"
+        yield f"/proc/{os.getpid()}/fd/{file}"
     finally:
         os.close(file)
 
@@ -146,7 +114,7 @@ MODULE = "attnbench.sweep.worker"  # what a rank runs: a worker, which loads tor
 START_LIMIT_S = 120.0  # for all ranks to load torch and to find each other
 CALL_LIMIT_S = 240.0  # for any other question; less than a whole cell may take
 GRACE_S, SAY_S = 1.0, 0.5
-"""For the others to fail too, before one is blamed, and for one that is stuck to write where."""
+"""For the others to fail too, before one is blamed, and for one that is stuck to say where."""
 VARIABLES = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "PYTHONFAULTHANDLER": "1"}
 """Ranks meet on this machine alone, and say where they crashed."""
 
@@ -156,7 +124,7 @@ class Team:
 
     def __init__(self, world: int, device: str) -> None:
         """``device``: ``cpu``, or ``cuda``: then each rank has a GPU of its own number."""
-        self.world, self.backend = world, "gloo" if device == "cpu" else "nccl"
+        self.world, self.backend = world, device_for(device).backend
         self.threads = max(1, torch.get_num_threads() // world)  # they share the worker's
         self._over: list[int] = []
         self._built = 0
@@ -171,7 +139,7 @@ class Team:
             reduced_precision_reduction=bool(reduces),
         )
         join = {"world": world, "device": device, "backend": self.backend}
-        with shared_file("attnbench-meeting") as (_, place):
+        with shared_file("attnbench-meeting") as place:
             join |= {"settings": asdict(settings), "file": place}
             self._ask([{"rank": "join", **join, "number": n} for n in range(world)], "start")
 
@@ -231,13 +199,13 @@ class Team:
             return done
 
         with ThreadPoolExecutor(self.world) as pool:
-            pairs = zip(self._ranks, questions, strict=True)
-            futures = [pool.submit(ask, rank, question) for rank, question in pairs]
-            wait(futures, return_when=FIRST_EXCEPTION)
-            if all(one.done() and one.exception() is None for one in futures):
+            futures = [pool.submit(ask, *each) for each in zip(self._ranks, questions, strict=True)]
+            first = {f for f in wait(futures, return_when=FIRST_EXCEPTION).done if f.exception()}
+            if not first:
                 return [one.result() for one in futures]
-            wait(futures, GRACE_S)
-            troubles = {n: one.exception() for n, one in enumerate(futures) if one.done()}
+            late = wait(futures, GRACE_S).done - first
+            failed = sorted(first, key=futures.index) + sorted(late, key=futures.index)
+            troubles = {futures.index(f): error for f in failed if (error := f.exception())}
             for pid in filter(None, self.processes):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -297,8 +265,8 @@ class Together:
 
     def __init__(self, team: Team, variant: Variant, problem: Problem) -> None:
         self.team, self.problem = team, problem
-        with shared_file("attnbench-pages") as (file, place):
-            self._pages = pages(problem, file)
+        with shared_file("attnbench-pages") as place:
+            self._pages = pages(problem, place)
             self._of, self._note = team.build(variant, problem, place)
         weakref.finalize(self, team.release, self._of)
         self.begin()
@@ -366,7 +334,7 @@ class Together:
         if self.problem.gradients:
             results |= {name: self._taken(name) for name in GRADIENTS}
         ran = frozenset(name for rank in answers for name in rank["ran"])
-        return Observed(most, answers[0]["kernels"], ran, results, 0)
+        return Observed(most, answers[0]["kernels"], ran, results)
 
     def _lay(self, tensors: Mapping[str, Tensor]) -> None:
         for name, tensor in tensors.items():

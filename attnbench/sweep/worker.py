@@ -95,20 +95,20 @@ def _apply(values: dict[str, Any]) -> dict[str, Any]:
 
 def _measured(bench: Any, job: Any) -> dict[str, Any]:
     """A cell's record, and whether the next one needs another process."""
+    from attnbench.core.device import device_for
     from attnbench.gate import watch
-    from attnbench.meter import clocks
-    from attnbench.meter.cell import clipped, poisoned
+    from attnbench.meter.endings import clipped
     from attnbench.meter.timer import TimeSpent
 
-    watching = TimeSpent()
-    clocks.begin(job.problem.device)
+    watching, device = TimeSpent(), device_for(job.problem.device)
+    device.begin()
     with watching.on("gate"):
-        before = bench.shared or watch.snapshot()
+        before = watch.snapshot()
         broken, process_before = watch.sealed(), watch.process_state()
     record = clipped(bench.measure(job, before))
     if job.variant.swaps:
         gc.collect()  # it puts torch's kernels back when it is dropped, and they are compared below
-    lost_gpu = poisoned(job.problem.device)
+    lost_gpu = not device.works()
     with watching.on("gate"):
         try:
             guards = broken()  # first: the other checks rely on these
@@ -117,7 +117,6 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
         except Exception as error:  # it left nothing to look with
             deed = f"what it left could not be looked at: {type(error).__name__}: {error}"
             left = True
-        bench.shared = None if deed else watch.still(before)
     if lost_gpu and record.status is Status.MEASURED:
         record = record.with_(status=Status.FAILED, reason=GONE, time=None, detail=deed)
     elif deed and record.status in (Status.MEASURED, Status.WRONG, Status.IMPLAUSIBLE):

@@ -81,7 +81,7 @@ def h200(uuid="GPU-aa", **changes):
         "MemoryInfo": SimpleNamespace(total=150 << 30, used=1 << 30),
         "ClockInfo": {1: 1950},
         "MaxClockInfo": {1: 1980},
-        "CurrentClocksThrottleReasons": 0x4 | 0x40,
+        "CurrentClocksEventReasons": 0x4 | 0x40,
         "PowerUsage": 612_000,
         "EnforcedPowerLimit": 700_000,
         "TotalEnergyConsumption": 12_345,
@@ -119,10 +119,9 @@ def test_a_board_answers_in_plain_units(driver):
         "name": "NVIDIA H200", "capability": 9.0, "memory_bytes": 150 << 30, "sm_mhz": 1950,
         "most_sm_mhz": 1980, "used_bytes": 1 << 30, "reasons": {"SwPowerCap", "HwThermal"},
         "power_w": 612.0, "power_limit_w": 700.0, "energy_j": 12.345, "temperature_c": 61,
-        "mig": False, "held_down_s": 0.005, "processes": 2, "other_processes": 1,
+        "mig": False, "processes": 2, "other_processes": 1,
     }  # fmt: skip
     assert {name: getattr(board, name)() for name in QUESTIONS} == asked
-    assert [board.held_down_s(p) for p in nvml.POLICIES] == [2.0, 0.005]
     driver(h200(MigMode=[1, 0]), {"UUID": "MIG-cc"})
     board = nvml.board("aa")  # torch's UUID has no prefix
     assert (board.uuid, board.mig(), board.other_processes()) == ("GPU-aa", True, 0)
@@ -151,8 +150,7 @@ def test_the_real_library_has_every_question_that_is_asked():
     slow = {name: name + "Slowdown" for name in ("SwThermal", "HwThermal", "HwPowerBrake")}
     for name, bit in nvml.REASONS.items():
         assert getattr(pynvml, f"nvmlClocksThrottleReason{slow.get(name, name)}") == bit
-    policies = [pynvml.NVML_PERF_POLICY_POWER, pynvml.NVML_PERF_POLICY_THERMAL]
-    assert ([*nvml.POLICIES.values()], nvml.SM) == (policies, pynvml.NVML_CLOCK_SM)
+    assert nvml.SM == pynvml.NVML_CLOCK_SM
 
 
 def test_without_a_driver_everything_is_absent_with_its_words(driver, monkeypatch):

@@ -45,13 +45,6 @@ def test_a_wrong_mask_is_named_with_a_row_and_a_key_that_betray_it(truth, mask, 
         assert name in verdict.reason
 
 
-def test_a_row_that_sees_nothing_must_be_zero(truth):
-    problem = truth.problem("padding:0,11")
-    seen = visible(problem, "padding:0,11")
-    mean_where_blind = truth.attention(problem, seen | ~seen.any(-1, keepdim=True))
-    assert "hides from it" in truth.verdict(problem, lambda _: mean_where_blind).reason
-
-
 def before(change):
     """The right output of q, k and v to which something was done."""
     return lambda inner: lambda *qkv: inner(*change(*qkv))

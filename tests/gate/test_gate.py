@@ -97,21 +97,6 @@ def test_an_approximation_is_held_to_its_definition_and_its_distance_only_told(t
     assert distance > 0.05
 
 
-def test_the_skill_is_none_of_the_mean_one_of_softmax_and_no_number_where_they_agree(truth):
-    for mask, build, define, skill in (
-        ("causal", mean_v.build, mean_v.definition, 0.0),
-        ("padding:20,3", mean_v.build, mean_v.definition, 0.0),
-        ("window:0,0", mean_v.build, mean_v.definition, None),
-        ("causal", truth.attention,
-         lambda p: lambda q, k, v, rows: truth.attention(p)(q, k, v)[:, :, rows], 1.0),
-    ):  # fmt: skip
-        problem = truth.problem(mask)
-        verdict = truth.verdict(problem, build, define(problem))
-        assert verdict.reason is None
-        found = verdict.distance.skill
-        assert found == (skill if skill is None else pytest.approx(skill, abs=1e-5))
-
-
 def test_what_is_off_its_own_definition_is_refused_on_whichever_values_and_keys(truth):
     problem, kept = truth.problem("causal"), {}
     mean, wide = mean_v.build(problem), squared(truth.problem())
@@ -225,13 +210,18 @@ class Decoder:
         return (q @ near_k.mT * self.scale).softmax(-1) @ near_v, (k, v)
 
 
-def test_a_decoder_is_probed_through_the_memory_it_makes_of_what_was_changed(truth):
-    for mask, last, said in (
+@pytest.mark.parametrize(
+    ("mask", "last", "said"),
+    [
         ("none", 24, None),
         ("window:3,0", 4, None),
         ("window:3,0", 24, "moved when key"),
         ("none", 4, "did not move when key"),
-    ):
-        problem = truth.problem(mask, phase="decode", q_len=1)
-        with pytest.raises(Wrong, match=said) if said else nullcontext():
-            probed(problem, Decoder(problem, last))
+    ],
+)
+def test_a_decoder_is_probed_through_the_memory_it_makes_of_what_was_changed(
+    truth, mask, last, said
+):
+    problem = truth.problem(mask, phase="decode", q_len=1)
+    with pytest.raises(Wrong, match=said) if said else nullcontext():
+        probed(problem, Decoder(problem, last))

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from attnbench.core.device import Device
 from attnbench.gate import hygiene
 from attnbench.gate.findings import Wrong
 from attnbench.gate.gate import gate
@@ -68,80 +69,37 @@ def test_weights_are_those_of_the_definition_by_name_form_and_value(truth):
         assert refused(hygiene.check_weights, problem, given, define) == said
 
 
-@pytest.fixture
-def quiet(monkeypatch):
-    """No wait, and other threads that take what they are told to in each."""
-
-    def let(*taken, meanwhile=lambda: None):
-        spent = [0.0]
-        for one in taken:
-            spent += [spent[-1] + one] * 2
-        readings = iter(spent)
-        monkeypatch.setattr(hygiene, "spent_elsewhere", lambda: next(readings))
-        monkeypatch.setattr(hygiene.time, "sleep", lambda s: meanwhile())
-        monkeypatch.setattr(hygiene, "wait_for_quiet", lambda: None)
-
-    return let
-
-
-def test_it_is_waited_until_others_rest_but_not_for_ever(monkeypatch):
-    clock, spent, slept, work = [0.0], [0.0], [], []
-
-    def sleep(seconds):
-        slept.append(seconds)
-        clock[0] += seconds
-        spent[0] += work.pop() if work else 0.0
-
-    monkeypatch.setattr(hygiene.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(hygiene.time, "sleep", sleep)
-    monkeypatch.setattr(hygiene, "spent_elsewhere", lambda: spent[0])
-    for busy, waits in ((0, 1), (2, 3), (999, 200)):
-        slept.clear()
-        work[:] = [0.004] * busy
-        hygiene.wait_for_quiet()
-        assert len(slept) == pytest.approx(waits, abs=1)
-
-
 def goes_on(truth, attend=None):
     problem = truth.problem()
     inputs = make(problem, 0)
     hygiene.check_nothing_goes_on(problem, attend or truth.attention(problem), inputs)
 
 
-@pytest.mark.parametrize("late_s", [[0.0005], [0.004, 0.0], [0.004, 0.004, 0.0]])
-def test_housekeeping_of_other_threads_is_no_work_put_off(truth, quiet, late_s):
-    quiet(*late_s)
-    goes_on(truth)
-
-
-def test_other_threads_that_work_on_after_every_return_are_named(truth, quiet):
-    quiet(*[0.004] * 3)
-    assert refused(goes_on, truth) == "other threads worked on for 4 ms after it had returned"
-
-
-def test_an_output_filled_in_after_the_return_is_put_off_and_one_of_nan_is_not(truth, quiet):
+def test_an_output_filled_in_after_the_return_is_put_off_and_one_of_nan_is_not(truth, monkeypatch):
     own, kept = make(truth.problem(), 0), []
 
     def attend(factor):
         return lambda q, k, v: kept.append(v.clone()) or kept[-1].mul_(factor)
 
-    quiet(0.0, meanwhile=lambda: kept[-1].add_(1))
+    monkeypatch.setattr(hygiene.time, "sleep", lambda s: kept[-1].add_(1))
     assert "work was put off" in refused(goes_on, truth, attend(1))
-    quiet(0.0)
     goes_on(truth, attend(torch.nan))
     assert not any(torch.equal(v, own["v"]) for v in kept), "on values of its own"
 
 
-class Device:
+class LazyGpu(Device):
     """A GPU that does nothing of what is put off until somebody waits for all its streams."""
 
-    def __init__(self, monkeypatch):
-        self.deeds, self.late = [], []
-        monkeypatch.setattr(hygiene, "_sleep", lambda cycles: self.deeds.append("sleep"))
-        monkeypatch.setattr(hygiene, "_on", lambda device: nullcontext())
-        monkeypatch.setattr(hygiene, "_synchronize", self._synchronize)
+    queued = True
 
-    def _synchronize(self, device):
+    def __init__(self):
+        super().__init__("cuda")
+        self.deeds, self.late = [], []
+
+    def sleep(self, cycles):
+        self.deeds.append("sleep")
+
+    def synchronize(self):
         self.deeds.append("wait")
         while self.late:
             self.late.pop()()
@@ -149,7 +107,8 @@ class Device:
 
 @pytest.mark.parametrize("late", [True, False])
 def test_on_a_gpu_what_is_queued_after_a_call_finds_its_output(truth, monkeypatch, late):
-    device, kept = Device(monkeypatch), {}
+    device, kept = LazyGpu(), {}
+    monkeypatch.setattr(hygiene, "device_for", lambda name: device)
     problem = truth.problem()
     inner, inputs = truth.attention(problem), make(problem, 0)
 
@@ -185,14 +144,6 @@ def test_a_thread_that_is_new_is_named_unless_it_is_the_one_that_looks_after_tqd
     tqdm([], disable=True)  # starts its own, if it is not there
     assert tqdm.monitor is not None and tqdm.monitor.is_alive()
     hygiene.check_nothing_left(older)
-
-
-def test_time_is_counted_by_thread(monkeypatch):
-    myself = threading.get_native_id()
-    assert hygiene._threads()[myself][0] > 0
-    times = {myself: (100.0, 10.0), -1: (2.0, 0.5), -2: (3.0, 0.25)}
-    monkeypatch.setattr(hygiene, "_threads", lambda waits=False: times)
-    assert (hygiene.spent_elsewhere(), hygiene.demanded()) == (5.0, 115.75)
 
 
 class Watched:

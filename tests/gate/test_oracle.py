@@ -8,11 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnbench.core.record import Error
 from attnbench.gate import oracle, reference
 from attnbench.gate.budget import EPSILON
 from attnbench.gate.inputs import RUN, make
-from attnbench.gate.oracle import compare, exact, recomputed, sample_rows, softmax_define, worse
+from attnbench.gate.oracle import compare, exact, recomputed, sample_rows, softmax_define
 from attnbench.gate.reference import defined, judge
 from impls.lowrank.mean_v import definition as mean_definition
 from impls.masks import Mask
@@ -272,14 +271,6 @@ def test_nothing_wanted_and_something_given_is_an_infinite_relative_error():
         assert (error.relative, error.max, error.worst_row) == pytest.approx(measures)
 
 
-@pytest.mark.parametrize(("lost", "as_if"), [(1.0, 3.0), (None, math.inf), (math.nan, math.inf)])
-def test_worse_takes_the_larger_of_each_and_what_is_not_finite_for_infinite(lost, as_if):
-    a = Error(relative=lost, max=5.0, worst_row=2.0, cosine=0.9)
-    b = Error(relative=3.0, max=4.0, worst_row=2.5, cosine=0.95)
-    for one in (worse(a, b), worse(b, a)):
-        assert (one.relative, one.max, one.worst_row, one.cosine) == (as_if, 5.0, 2.5, 0.9)
-
-
 def test_the_seed_decides_values_and_the_problem_their_shapes_and_dtype(truth):
     for kind in ("normal", "peaky", "outliers", "equal_keys"):
         problem = truth.problem(inputs=kind)
@@ -342,12 +333,3 @@ def test_captured_arrays_are_read_and_cast(truth, tmp_path):
         for name, x in make(problem, seed).items():
             assert x.dtype == torch.bfloat16
             assert torch.equal(x, torch.from_numpy(given[name]).bfloat16())
-
-
-@pytest.mark.parametrize("level", ["core", "layer"])
-def test_values_are_drawn_on_the_device_that_needs_them(truth, monkeypatch, level):
-    monkeypatch.setattr(torch, "Generator", lambda device: pytest.fail(f"drawn on {device}"))
-    asked = truth.problem().with_(level=level)
-    for device in ("cpu", "cuda:1"):
-        with pytest.raises(pytest.fail.Exception, match=f"drawn on {device}"):
-            make(asked.with_(device=device), 0)

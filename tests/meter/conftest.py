@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from attnbench.core import device
 from attnbench.core.job import Job
 from attnbench.core.record import Record
 from attnbench.meter.cell import Bench
@@ -14,6 +15,7 @@ from attnbench.meter.memory import warm_profiler
 from impls.problem import Problem
 from impls.spec import Variant
 from tests.calling import VALID
+from tests.meter.fake_gpu import FakeGpu
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -61,6 +63,16 @@ class Cells:
 @pytest.fixture
 def cells(tmp_path):
     return Cells(tmp_path)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A GPU that isn't there, as every module finds it."""
+    fake = FakeGpu()
+    monkeypatch.setitem(device.KINDS, "cuda", lambda name: fake)
+    device.device_for.cache_clear()
+    yield fake
+    device.device_for.cache_clear()
 
 
 class Scripted(Clock):

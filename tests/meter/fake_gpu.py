@@ -6,19 +6,26 @@ Kernels and events are queued, which takes the host's time. What a clock must re
 from collections import deque
 from types import SimpleNamespace
 
+from attnbench.core.device import Cuda
+from attnbench.core.gpu import Absent, Board
 
-class FakeGpu:
-    """In place of ``attnbench.meter.clocks.CudaGpu``."""
+
+class FakeGpu(Cuda):
+    """In place of a real one."""
 
     DEPTH = 1024  # launches that a stream holds before the host has to wait
 
     def __init__(self, *, launch_s=5e-6, hz=1e9, flush_s=100e-6, cold=0.0):
         """``cold``: how much longer a kernel takes that finds the cache empty."""
+        self.driver = Absent("no driver")
         self.launch_s, self.hz, self.flush_s, self.cold = launch_s, hz, flush_s, cold
         self.host = self.free = 0.0
         self.slow = []  # (from, to, factor, reason) of slow-downs, in seconds of the device
         self.log, self._queue, self._empty = [], deque(), False
         self.captured = None
+
+    def board(self):
+        return self.driver
 
     def now(self):
         return self.host
@@ -98,22 +105,17 @@ class FakeGpu:
         self._queue.append(self.free)
 
 
-class FakeBoard:
-    """What the driver would say of a :class:`FakeGpu`; like it, it forgets when asked late."""
+class FakeBoard(Board):
+    """What the driver would say of a :class:`FakeGpu`."""
 
     uuid = "GPU-fake"
 
-    def __init__(self, gpu, *, remembers=True, sees=True):
-        self.gpu, self.remembers, self.sees = gpu, remembers, sees
+    def __init__(self, gpu):
+        self.gpu = gpu
 
     def reasons(self):
-        found = (why for start, end, _, why in self.gpu.slow if start <= self.gpu.host < end)
-        return frozenset(found if self.sees else ())
-
-    def held_down_s(self, policy):
-        word, now = {"thermal": "Thermal", "power": "Power"}[policy], self.gpu.host
-        passed = (min(end, now) - start for start, end, _, why in self.gpu.slow if word in why)
-        return sum(max(0.0, x) for x in passed) if self.remembers else 0.0
+        slow = (why for start, end, _, why in self.gpu.slow if start <= self.gpu.host < end)
+        return frozenset(slow)
 
     def power_limit_w(self):
         return 700.0

@@ -14,13 +14,12 @@ import torch
 
 import attnbench
 import impls
-from attnbench.core import gpu as nvml
+from attnbench.core.device import Device
 from attnbench.gate.findings import Wrong
-from attnbench.gate.inputs import Inputs, make
-from attnbench.meter import audit, clocks
+from attnbench.gate.inputs import make
+from attnbench.meter import audit
 from attnbench.meter.audit import HostCall, chosen, owner_of, unattested
 from attnbench.meter.memory import observe
-from attnbench.meter.timer import Values
 from impls.loading import load_function
 from impls.problem import Problem
 from impls.spec import COMPILED, Variant
@@ -81,19 +80,16 @@ def test_clocks_disagree_only_where_calls_were_queued_ahead():
     assert audit.judge_device(calls, 5.1 * MS, ahead=False).implausible is None
 
 
-def device_of(monkeypatch):
-    """A GPU that is always idle; returns the time of its host, in a list."""
+@pytest.fixture
+def now(gpu, monkeypatch):
+    """The time of a host beside a GPU that is always idle, in a list."""
     now = [0.0]
-    gpu = SimpleNamespace(uuid="GPU-aa", flush=int)
-    monkeypatch.setattr(audit, "cuda_gpu", lambda device: gpu)
-    monkeypatch.setattr(audit, "_synchronize", lambda device: None)
     monkeypatch.setattr(audit, "perf_counter", lambda: now[0])
     return now
 
 
-def test_what_is_audited_is_the_graph_that_was_timed(monkeypatch):
+def test_what_is_audited_is_the_graph_that_was_timed(now):
     """A replay returns at once; the call that it stands for takes the host ten times as long."""
-    now = device_of(monkeypatch)
 
     def host(seconds):
         now[0] += seconds
@@ -104,9 +100,9 @@ def test_what_is_audited_is_the_graph_that_was_timed(monkeypatch):
     assert flag.startswith("launch-bound")
 
 
-def test_clocks_disagree_where_their_intervals_do_after_more_calls(monkeypatch):
+def test_clocks_disagree_where_their_intervals_do_after_more_calls(now):
     """A host whose calls scatter by 30 %; by events a call took 5.09 ms, at the least 4.4."""
-    now, walls = device_of(monkeypatch), itertools.cycle((4.0, 4.33, 5.6, 4.1, 4.33, 4.2, 5.4))
+    walls = itertools.cycle((4.0, 4.33, 5.6, 4.1, 4.33, 4.2, 5.4))
 
     def run():
         now[0] += next(walls) * MS
@@ -116,32 +112,11 @@ def test_clocks_disagree_where_their_intervals_do_after_more_calls(monkeypatch):
     assert "disagree" in audit.audit_device(on_gpu, run, 9 * MS, True, 8 * MS).implausible
 
 
-def test_what_else_computes_on_the_gpu_is_named_beside_an_implausible_time(monkeypatch):
-    gpu, board = SimpleNamespace(uuid="GPU-aa", flush=int), SimpleNamespace()
-    monkeypatch.setattr(audit, "cuda_gpu", lambda device: gpu)
-    monkeypatch.setattr(audit, "_synchronize", lambda device: time.sleep(2 * MS))
-    monkeypatch.setattr(audit.nvml, "board", lambda uuid: board)
+def test_work_after_the_return_where_the_events_do_not_look_is_implausible(gpu, monkeypatch):
+    monkeypatch.setattr(gpu, "synchronize", lambda: time.sleep(2 * MS))
     on_gpu = timed(problem=SMALL.with_(device="cuda"))
-    for others, said in ((0, False), (2, True), (nvml.Absent("the driver is silent"), False)):
-        board.other_processes = lambda others=others: others
-        found = audit.audit_device(on_gpu, on_gpu.run, 1e-4, ahead=True)
-        assert found.implausible.startswith("the device worked on where the events do not look")
-        assert ("what else computes on this GPU" in found.implausible) is said
-
-
-@pytest.mark.parametrize(("wall", "waited"), [(0.003, 0.002), (0.03, 0.01), (3.0, 0.05)])
-def test_after_a_call_others_are_watched_for_a_third_of_it_within_limits(monkeypatch, wall, waited):
-    now, slept, elsewhere = iter([0.0, 1.0, 1.0 + wall, 2 + 2 * wall]), [], iter([5.0, 5.25])
-    monkeypatch.setattr(audit, "perf_counter", lambda: next(now))
-    monkeypatch.setattr(audit, "process_time", iter([2.0, 2.5]).__next__)
-    monkeypatch.setattr(audit, "demanded", iter([1.0, 2.0]).__next__)
-    monkeypatch.setattr(audit, "spent_elsewhere", lambda: next(elsewhere))
-    monkeypatch.setattr(audit, "sleep", slept.append)
-    monkeypatch.setattr(audit, "ENOUGH_S", 0.0)
-    (seen,) = audit._host_calls(timed())
-    assert slept == [pytest.approx(waited)]
-    share = wall / (2 + 2 * wall)  # asking took the rest
-    assert tuple(seen) == pytest.approx((wall, 0.5, share, 0.25, waited))
+    reason = audit.audit_device(on_gpu, on_gpu.run, 1e-4, ahead=True).implausible
+    assert reason.startswith("the device worked on where the events do not look")
 
 
 def timed(**parts):
@@ -198,53 +173,27 @@ def test_what_is_faster_on_values_seen_before_in_every_look_remembers(monkeypatc
             assert asked == [*rounds, "judged"]
 
 
-class Judging(audit.UnseenJudge):
-    """A judge who writes down what it would hold against the truth: names and rows."""
-
-    def __init__(self, problem=SMALL, define=None):
-        out = torch.arange(float(problem.q_len))[None, None, :, None].expand(1, 1, -1, 4)
-        gradients = [out] * 3 if problem.gradients else []
-        self.timed = SimpleNamespace(
-            problem=problem,
-            names=("forward", "dq", "dk", "dv")[: 1 + len(gradients)],
-            call=SimpleNamespace(names=("dq", "dk", "dv")),
-            unseen=(Values(Inputs({}), None), [out, *gradients]),
-        )
-        super().__init__(self.timed, define, {})
-        self.held = []
-
-    def _truth(self, inputs, rows, dout):
-        return dict.fromkeys(("forward", "dq", "dk", "dv"))
-
-    def _check(self, name, got, want):
-        self.held.append((name, tuple(got[0, 0, :, 0].tolist())))
-
-
-def test_nobody_knows_the_rows_that_are_judged_nor_are_they_the_same_twice():
-    judge = Judging()
-    for _ in range(4):
-        judge.output()
-    assert [(name, len(rows)) for name, rows in judge.held] == [("forward", audit.ROWS)] * 4
-    assert len(set(judge.held)) == 4
-
-
-def test_what_looks_odd_is_looked_at_again_and_all_looks_together_decide(monkeypatch):
-    for busy, looks, refused in (
+@pytest.mark.parametrize(
+    ("busy", "looks", "refused"),
+    [
         ([1.05], 1, False),
         ([1.2, 0.9], 2, False),
         ([1.2] * 5, 5, False),
         ([2.0, 1.9, 1.0, 1.2, 1.2], 5, True),
-    ):
-        given = [host(wanted=0.010 * share, times=1) for share in busy]
-        monkeypatch.setattr(audit, "_host_calls", lambda _, given=given: given.pop(0))
-        assert (audit.audit_host(None, 1).implausible is not None) is refused
-        assert len(busy) - len(given) == looks
+    ],
+)
+def test_what_looks_odd_is_looked_at_again_and_all_looks_together_decide(
+    monkeypatch, busy, looks, refused
+):
+    given = [host(wanted=0.010 * share, times=1) for share in busy]
+    monkeypatch.setattr(audit, "_host_calls", lambda _, given=given: given.pop(0))
+    assert (audit.audit_host(None, 1).implausible is not None) is refused
+    assert len(busy) - len(given) == looks
 
 
 def test_a_time_below_what_the_device_can_do_is_implausible(cells, monkeypatch):
-    monkeypatch.setitem(clocks.COPY_BYTES, "cpu", (1 << 18,))
-    monkeypatch.setitem(clocks.PRODUCT_SIZES, "cpu", (64,))
-    monkeypatch.setitem(clocks.WARM_S, "cpu", 0.0)
+    monkeypatch.setattr(Device, "copy_bytes", (1 << 18,))
+    monkeypatch.setattr(Device, "product_sizes", (64,))
     code = "from impls.cost import Cost\nbuild = right\ndef cost(p): return Cost({}, 1000, None)\n"
     for flops, ceiling, status in (
         (10**15, 1e15, "implausible"),

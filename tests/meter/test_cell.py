@@ -7,16 +7,14 @@ import pytest
 import torch
 
 import impls
+from attnbench.core.device import Device
 from attnbench.core.job import Job
 from attnbench.core.record import Energy, Status
-from attnbench.gate.inputs import Call, make
-from attnbench.meter import cell, memory
-from attnbench.meter.audit import Audit
+from attnbench.gate.inputs import Call
+from attnbench.meter import cell, endings
 from attnbench.meter.cell import Bench
 from attnbench.sweep import worker
 from impls.masks import Mask
-from impls.problem import Problem
-from impls.spec import InvalidRow
 
 HONEST = "build = right\n"
 COST = "from impls.cost import Cost\ndef cost(problem): return Cost(1000, 2000, {peak})\n"
@@ -105,14 +103,14 @@ ENDINGS = [
 
 
 def test_a_reason_does_not_end_at_a_colon():
-    found = cell.failure(RuntimeError("linking raised:\n  no room\n  at all"))
+    found = endings.failure(RuntimeError("linking raised:\n  no room\n  at all"))
     assert found["reason"] == "it raised RuntimeError: linking raised: no room"
 
 
 @pytest.mark.parametrize("number", range(len(ENDINGS)))
 def test_what_is_raised_ends_in_a_status_with_its_words(cells, monkeypatch, number):
     (text, status, reason), released = ENDINGS[number], []
-    monkeypatch.setattr(memory, "release", released.append)
+    monkeypatch.setattr(Device, "release", lambda self: released.append(self.name))
     record = cells.run(raising(text, where=("build", "attend")[number % 2]))
     unmeasured(record, status, reason)
     assert released == ["cpu"] * (status is Status.OUT_OF_MEMORY)  # the next cell needs the room
@@ -136,20 +134,23 @@ def test_what_is_refused_or_not_found_or_can_not_fit_is_not_run(cells, tmp_path,
     code = raising("raise ValueError('it was run')") + COST.format(peak=1 << 60)
     says = "predicted, not run: it needs 1.05e6 TiB above its inputs"
     unmeasured(cells.run(code, cost=True), Status.OUT_OF_MEMORY, says)
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 1000)
     for peak, status in ((900, Status.MEASURED), (901, Status.OUT_OF_MEMORY)):
         row = cells.variant(HONEST + COST.format(peak=peak), cost=True)
         assert cells.measure(row, timed=False).status is status
 
 
-def test_what_differs_while_its_memory_is_observed_is_wrong(cells):
-    for deed, says in (
+@pytest.mark.parametrize(
+    ("deed", "says"),
+    [
         ("return q * 0.0 if looked_at else inner(q, k, v)", "output"),
         ("return inner(q, k, v.detach() + 0.0 * v) if looked_at else inner(q, k, v)", "dv"),
         ("return inner(q, k, v).double() if looked_at else inner(q, k, v)", "the output is float6"),
-    ):
-        record = cells.run(attending(deed), cells.problem(phase="train"))
-        unmeasured(record, Status.WRONG, f"while its memory was observed .*{says}")
+    ],
+)
+def test_what_differs_while_its_memory_is_observed_is_wrong(cells, deed, says):
+    record = cells.run(attending(deed), cells.problem(phase="train"))
+    unmeasured(record, Status.WRONG, f"while its memory was observed .*{says}")
 
 
 BY_ADDRESS = (
@@ -214,16 +215,6 @@ def test_energy_is_measured_on_demand_and_what_is_wrong_meanwhile_is_wrong(cells
     assert cell._energy(cells.problem(), None, None).why == "no counter here"
 
 
-def test_a_call_is_as_slow_as_the_slower_look_at_it(cells, monkeypatch):
-    ready = cells.bench.ready(Job(cells.variant(HONEST), cells.problem()))
-    for least, new, threads, slowest in ((3.0, 2.0, 1, 3.0), (1.0, 2.0, 1, 2.0), (3.0, 1, 2, 1.5)):
-        audit = Audit(1.0, "process", least=least)
-        monkeypatch.setattr(cell.torch, "get_num_threads", lambda threads=threads: threads)
-        monkeypatch.setattr(cell, "audit_host", lambda timed, threads, audit=audit: audit)
-        monkeypatch.setattr(cell, "check_remembers_nothing", lambda *_, new=new: new)
-        assert cell.audited(ready, ready.timed(), None, 1.0) == (audit, slowest)
-
-
 def test_a_random_state_changed_while_it_is_timed_is_found_though_put_back(cells, monkeypatch):
     state = torch.get_rng_state()
     restore = lambda: torch.set_rng_state(state)  # noqa: E731
@@ -284,43 +275,6 @@ def test_a_kernel_may_be_replaced_only_where_declared_when_built_till_the_end(ce
         while kept:
             kept.pop()._destroy()
         assert (record["status"], record["reason"]) == end
-
-
-def test_only_fused_attention_may_be_declared(cells):
-    with pytest.raises(InvalidRow, match=r"swaps names 'aten::bmm'; a row may replace only"):
-        cells.variant("", swaps=[PRODUCT])
-
-
-@pytest.mark.parametrize("level", ["core", "layer"])
-@pytest.mark.parametrize("phase", ["backward", "forward"])
-def test_the_phases_after_a_training_step_share_its_inputs_and_truth(monkeypatch, phase, level):
-    problem = Problem(kv_heads=8, q_len=40, kv_len=40, mask=Mask.parse("causal"), level=level)
-    bench, judge = Bench(), cell.judge
-    trained = bench.judged(problem.with_(phase="train"), 3)
-    alone = judge(problem.with_(phase=phase), make(problem.with_(phase=phase), 3), 3)
-    monkeypatch.setattr(cell, "judge", lambda *_: pytest.fail("it was judged again"))
-    shared = bench.judged(problem.with_(phase=phase), 3)
-    assert shared.problem == alone.problem and shared.inputs is trained.inputs
-    for name, own in alone.inputs.items():
-        assert torch.equal(shared.inputs[name], own)
-    for name in ("want", "plain", "cancels"):
-        mine, own = getattr(shared.softmax, name), getattr(alone.softmax, name)
-        assert mine.keys() == own.keys()
-    for name, tensor in alone.softmax.want.items():
-        assert torch.equal(shared.softmax.want[name], tensor)
-    assert (shared.dout is None) == (alone.dout is None)
-    assert (shared.softmax.dout is None) == (alone.softmax.dout is None)
-    assert (shared.whole or {}).keys() == (alone.whole or {}).keys()
-
-
-@pytest.mark.parametrize("other", [{"phase": "decode", "q_len": 1}, {"q_len": 41, "kv_len": 41}])
-def test_another_problem_or_more_than_was_judged_is_judged_anew(other):
-    problem, bench = Problem(q_len=40, kv_len=40), Bench()
-    forward = bench.judged(problem, 3)
-    assert bench.judged(problem.with_(phase="train"), 3).inputs is not forward.inputs
-    trained = bench.judged(problem.with_(phase="train"), 3)
-    assert bench.judged(problem, 4).inputs is not trained.inputs, "another seed"
-    assert bench.judged(problem.with_(**other), 4).problem == problem.with_(**other)
 
 
 GATED = """

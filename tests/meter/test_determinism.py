@@ -6,7 +6,7 @@ import torch
 import impls
 from attnbench.gate.inputs import make
 from attnbench.meter.determinism import try_determinism
-from attnbench.meter.timer import Values
+from attnbench.meter.timed import Values
 from impls.loading import load_function
 from impls.masks import Mask
 

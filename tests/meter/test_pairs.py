@@ -51,18 +51,21 @@ def test_twice_the_work_is_slower(cells):
     assert len(result.a_s) == len(result.b_s) == result.n
 
 
-def test_a_side_that_is_wrong_makes_the_pairs_void_and_is_named(cells):
-    for sides, says in (
+@pytest.mark.parametrize(
+    ("sides", "says"),
+    [
         ((RIGHT, INVERTED), "b: "),
         ((INVERTED, RIGHT), "did not move"),
         ((RIGHT, LIES_LATER), "b: while it was timed"),
         ((LIES_LATER, RIGHT), "a: while it was timed"),
         ((RIGHT, SEEDS), "random state"),
-    ):
-        answer = two(cells.bench, question(cells, *sides))
-        assert answer["stopped"]["status"] == "wrong" and "comparison" not in answer
-        assert says in answer["stopped"]["why"]
-        assert answer["spoiled"] is (INVERTED not in sides)
+    ],
+)
+def test_a_side_that_is_wrong_makes_the_pairs_void_and_is_named(cells, sides, says):
+    answer = two(cells.bench, question(cells, *sides))
+    assert answer["stopped"]["status"] == "wrong" and "pairs" not in answer
+    assert says in answer["stopped"]["why"]
+    assert answer["spoiled"] is (INVERTED not in sides)
 
 
 def test_a_side_that_replaces_torchs_kernels_is_not_paired(cells):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from attnbench.core.device import Device
 from attnbench.core.job import Job
 from attnbench.core.record import Status
-from attnbench.meter import memory
 from attnbench.meter import probe as probing
 from attnbench.meter.probe import Fresh, attention_map, few_samples, probe
 from impls import table
@@ -38,8 +38,9 @@ def build(problem):
 """
 
 
-def test_what_goes_wrong_has_a_sentence_and_no_figures(cells):
-    for deed, said in (
+@pytest.mark.parametrize(
+    ("deed", "said"),
+    [
         ("out = out.clone(); out[:, :, 127] = 0", "error of forward"),
         ("out = out.clone(); out[0, 1, 3, 0] = float('nan')", "not finite in the output"),
         ("torch.set_num_threads(2)", "left changed"),
@@ -47,13 +48,15 @@ def test_what_goes_wrong_has_a_sentence_and_no_figures(cells):
         ("out = (q @ k.mT * problem.scale).softmax(-1) @ v", "error of forward"),  # no mask
         ("out = out * (1 - torch.autograd._profiler_enabled())", "error of forward"),
         ("q = q.detach(); out = inner(q, k, v)", "dq"),
-    ):
-        phase = "train" if said == "dq" else "forward"
-        problem = cells.problem(q_len=200, kv_len=200, mask=Mask.parse("causal"), phase=phase)
-        found = look(cells, LONGER.format(deed=deed), problem)
-        assert found.status is Status.WRONG
-        assert said in found.reason
-        assert found.time_s is None and found.peak_bytes is None and not found.samples_s
+    ],
+)
+def test_what_goes_wrong_has_a_sentence_and_no_figures(cells, deed, said):
+    phase = "train" if said == "dq" else "forward"
+    problem = cells.problem(q_len=200, kv_len=200, mask=Mask.parse("causal"), phase=phase)
+    found = look(cells, LONGER.format(deed=deed), problem)
+    assert found.status is Status.WRONG
+    assert said in found.reason
+    assert found.time_s is None and found.peak_bytes is None and not found.samples_s
 
 
 def test_another_operator_is_held_against_its_own_definition(cells):
@@ -81,29 +84,34 @@ def test_as_many_calls_as_it_takes_to_tell(cells, scripted):
 
 
 def test_what_does_not_fit_what_is_free_is_refused_and_not_run(cells, monkeypatch):
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 10**9)
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 10**9)
     code = "def build(problem):\n    raise AssertionError('it was built')"
     found = look(cells, code, expected=2 * 10**9)  # bytes, which are 1.9 GiB
     assert found.status is Status.OUT_OF_MEMORY
     assert found.reason.startswith("predicted, not run: it needs 1.86 GiB")
     assert look(cells, code, expected=10**6).status is Status.FAILED
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 1000)
     own = {"computes": "its own operator", "definition": True}
     assert look(cells, code, **own).reason.startswith("predicted, not run: checking it needs")
 
 
-def test_a_worker_is_not_used_again_after_what_may_have_spoiled_it(cells, monkeypatch):
-    for deed, gone, swaps, spoiled in (
+@pytest.mark.parametrize(
+    ("deed", "gone", "swaps", "spoiled"),
+    [
         ("pass", False, [], False),
         ("out = out * 2", False, [], True),
         ("pass", True, [], True),
         ("pass", False, ["aten::_flash_attention_forward"], True),
-    ):
-        monkeypatch.setattr(probing, "poisoned", lambda device, gone=gone: gone)
-        job = Job(cells.variant(LONGER.format(deed=deed), swaps=swaps), cells.problem())
-        answer = probing.answer({"probe": job.to_dict(), "max_time_s": 1.0, "expected": None})
-        assert answer["spoiled"] is spoiled
-        assert answer["probe"]["status"] == ("wrong" if "2" in deed else "measured")
+    ],
+)
+def test_a_worker_is_not_used_again_after_what_may_have_spoiled_it(
+    cells, monkeypatch, deed, gone, swaps, spoiled
+):
+    monkeypatch.setattr(Device, "works", lambda self, gone=gone: not gone)
+    job = Job(cells.variant(LONGER.format(deed=deed), swaps=swaps), cells.problem())
+    answer = probing.answer({"probe": job.to_dict(), "max_time_s": 1.0, "expected": None})
+    assert answer["spoiled"] is spoiled
+    assert answer["probe"]["status"] == ("wrong" if "2" in deed else "measured")
 
 
 def test_the_map_is_the_softmax_of_the_scaled_products(cells):

@@ -8,12 +8,13 @@ from unittest.mock import Mock
 import pytest
 
 from attnbench import cli
-from attnbench.core.evidence import stored_selfcheck
+from attnbench.core.disk import SELFCHECK
+from attnbench.core.evidence import save_beside, stored_selfcheck
 from attnbench.core.machine import this_machine
 from attnbench.core.record import PROTOCOL, Record, Status
 from attnbench.core.store import find_runs
 from attnbench.features.selfcheck import selfcheck
-from attnbench.features.selfcheck.selfcheck import PlantOutcome, SelfCheck, judge, run_plants, save
+from attnbench.features.selfcheck.selfcheck import PlantOutcome, SelfCheck, judge, run_plants
 from attnbench.gate.plants import PLANTS
 from attnbench.sweep.engine import WorkerLost
 from tests.answer.build import memory
@@ -38,25 +39,30 @@ def result(*outcomes):
 MOVED = "row 0 (batch 0, head 0) did not move when key 3 changed, which"
 
 
-def test_a_fault_is_caught_by_its_status_and_its_reason_or_its_price_together():
-    for plant, status, reason, peak, caught in (
+@pytest.mark.parametrize(
+    ("plant", "status", "reason", "peak", "caught"),
+    [
         (ZEROS, Status.WRONG, MOVED, None, True),
         (ZEROS, Status.WRONG, "it is slow", None, False),
         (ZEROS, Status.MEASURED, "", None, False),
         (ZEROS, Status.IMPLAUSIBLE, MOVED, None, False),
-        (HOG, Status.MEASURED, "", 96 << 20, True),
-        (HOG, Status.MEASURED, "", (96 << 20) - 1, False),
+        (HOG, Status.MEASURED, "", 90 << 20, True),
+        (HOG, Status.MEASURED, "", (90 << 20) - 1, False),
         (HOG, Status.WRONG, "it is slow", 1 << 30, False),
         (HOG, Status.MEASURED, "", None, False),
-    ):
-        found = judge(plant, record(plant, status, reason, memory=memory(peak)))
-        assert (found.caught, found.status, found.wanted == "") == (caught, status, caught)
-        assert found.said == reason or found.said.startswith("memory.peak_bytes is")
-        assert ("at least" in found.wanted) is (plant is HOG and not caught)
+    ],
+)
+def test_a_fault_is_caught_by_its_status_and_its_reason_or_its_price_together(
+    plant, status, reason, peak, caught
+):
+    found = judge(plant, record(plant, status, reason, memory=memory(peak)))
+    assert (found.caught, found.status, found.wanted == "") == (caught, status, caught)
+    assert found.said == reason or found.said.startswith("memory.peak_bytes is")
+    assert ("at least" in found.wanted) is (plant is HOG and not caught)
 
 
 def test_the_line_counts_what_was_planted():
-    aside = "; 1 could not be tried or told here"
+    aside = "; 1 could not be tried here"
     for outcomes, counts, passed in (
         ([CAUGHT, CAUGHT], "2/2", True),
         ([CAUGHT, ESCAPED], "1/2", False),
@@ -70,15 +76,13 @@ def test_the_line_counts_what_was_planted():
 
 
 def test_what_is_kept_comes_back_and_is_no_run(tmp_path):
-    path = save(result(CAUGHT, ESCAPED), tmp_path)
+    path = save_beside(tmp_path, "box", SELFCHECK, result(CAUGHT, ESCAPED).to_dict())
     assert path == tmp_path / "box" / "selfcheck.json"
     found = stored_selfcheck(tmp_path, "box")
     assert (found["n"], found["caught"], found["protocol"]) == (2, 1, PROTOCOL)
     assert found["versions"] == {"torch": "2.13"}
     assert [o["deed"] for o in found["outcomes"]] == ["zeros", "a hang"]
     assert list(find_runs([tmp_path])) == []
-    save(result(CAUGHT), tmp_path)
-    assert stored_selfcheck(tmp_path, "box")["n"] == 1
     for text in ("{", "[]", json.dumps({"protocol": PROTOCOL - 1})):
         path.write_text(text)
         assert stored_selfcheck(tmp_path, "box") is None
@@ -117,31 +121,24 @@ def test_what_cheats_at_nothing_is_measured_again_where_it_was_not_believed(monk
 
 
 def test_the_verb_ends_with_a_finding_where_something_escaped(monkeypatch, tmp_path, capsys):
-    for faults, slow_downs, status in (([CAUGHT, ELSEWHERE], [], 0), ([CAUGHT], [ESCAPED], 1)):
-        monkeypatch.setattr(selfcheck, "run_plants", Mock(return_value=iter(faults)))
-        monkeypatch.setattr(selfcheck, "run_slow_downs", Mock(return_value=iter(slow_downs)))
+    for outcomes, status in (([CAUGHT, ELSEWHERE], 0), ([CAUGHT, ESCAPED], 1)):
+        monkeypatch.setattr(selfcheck, "run_plants", Mock(return_value=iter(outcomes)))
         assert cli.main(["selfcheck", "--out", str(tmp_path), "--json"]) == status
         kept = stored_selfcheck(tmp_path, this_machine().name)
-        assert kept["line"] == result(*faults, *slow_downs).line
+        assert kept["line"] == result(*outcomes).line
         assert json.loads(capsys.readouterr().out) == kept
 
 
-def test_what_was_found_is_kept_as_it_goes_and_where_it_is_stopped(monkeypatch, tmp_path, capsys):
-    kept, whole = tmp_path / this_machine().name / "part-selfcheck.json", [CAUGHT, ELSEWHERE]
-
+def test_one_that_is_stopped_shows_what_it_has_and_keeps_nothing(monkeypatch, tmp_path, capsys):
     def stopped(*_, **__):
         yield CAUGHT
-        assert [o["deed"] for o in json.loads(kept.read_text())["outcomes"]] == ["zeros"]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(selfcheck, "run_plants", lambda *_, **__: iter(whole))
-    monkeypatch.setattr(selfcheck, "run_slow_downs", lambda *_: iter(()))
-    assert cli.main(["selfcheck", "--out", str(tmp_path)]) == 0
-    assert not kept.exists()
     monkeypatch.setattr(selfcheck, "run_plants", stopped)
     assert cli.main(["selfcheck", "--out", str(tmp_path)]) == 130
-    assert json.loads(kept.read_text())["stopped"]
-    assert len(stored_selfcheck(tmp_path, this_machine().name)["outcomes"]) == len(whole)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "1/1 on this machine; stopped before its end" in shown
+    assert stored_selfcheck(tmp_path, this_machine().name) is None
 
 
 @pytest.mark.slow
@@ -149,9 +146,7 @@ def test_the_self_check_passes_on_this_machine(tmp_path, monkeypatch, capsys):
     """Of faults that cost a new process each, those that test_plants.py does not try in a fork."""
     some = [plant for plant in PLANTS if plant not in LEAVING]
     monkeypatch.setattr(selfcheck, "run_plants", partial(run_plants, plants=some))
-    monkeypatch.setattr(selfcheck, "SLOW_DOWN_S", 2.0)
     status = cli.main(["selfcheck", "--json", "--out", str(tmp_path)])
     sent = json.loads(capsys.readouterr().out)
     assert (status, [o for o in sent["outcomes"] if o["caught"] is False]) == (0, [])
     assert sent["n"] == sent["caught"] >= 44
-    assert len([o for o in sent["outcomes"] if o["kind"] == "slow-downs"]) == 5

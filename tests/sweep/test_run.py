@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from attnbench.command.progress import Progress
+from attnbench.core.device import Device
 from attnbench.core.record import Ranks, Record, Status, Work
 from attnbench.core.run_folder import RunFolder
 from attnbench.core.store import read_records
 from attnbench.gate import watch
-from attnbench.meter import cell
 from attnbench.sweep import engine as engines
 from attnbench.sweep import places, sweep, worker
 from attnbench.sweep.engine import WorkerLost
@@ -263,8 +263,8 @@ def test_what_becomes_of_a_cell_whose_context_is_gone_or_that_left_what_is_unrea
 ):
     more = {"time": timed(1.0)} if status is Status.MEASURED else {"reason": "own"}
     made = Record(status=status, variant="v", problem=Problem().to_dict(), **more)
-    bench = SimpleNamespace(shared=None, measure=lambda job, before: made)
-    monkeypatch.setattr(cell, "poisoned", lambda device: gone)
+    bench = SimpleNamespace(measure=lambda job, before: made)
+    monkeypatch.setattr(Device, "works", lambda self: not gone)
     if not readable:
         monkeypatch.setattr(watch, "left_changed", lambda before: 1 / 0)
     job = SimpleNamespace(problem=Problem(), variant=SimpleNamespace(swaps=()))

@@ -128,7 +128,6 @@ def place(monkeypatch, tmp_path):
     SeenCalls(sites, wall_s=1.0, attention_s=0.2).write(tmp_path / "calls.json")
     outcome = PlantOutcome("zeros", "values", True, "wrong", "row 0 did not move", spent_s=0.5)
     monkeypatch.setattr(selfcheck, "run_plants", lambda *_, **__: iter([outcome]))
-    monkeypatch.setattr(selfcheck, "run_slow_downs", lambda *_: iter([outcome] * 5))
     ends = {name: Commit(name, 40 * name[0], f"{name}, a change") for name in ("base", "head")}
     cells = (
         Compared(

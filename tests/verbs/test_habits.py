@@ -219,11 +219,8 @@ def test_a_run_of_nothing_that_can_run_here_says_so(tmp_path, monkeypatch, capsy
         assert "no variant takes these problems here" in capsys.readouterr().err
 
 
-def test_a_self_check_says_how_long_it_takes_and_each_slow_down(tmp_path, monkeypatch, capsys):
+def test_a_self_check_says_how_long_it_takes(tmp_path, monkeypatch, capsys):
     outcome = PlantOutcome("zeros", "values", True, "wrong", "row 0 did not move")
     monkeypatch.setattr(selfcheck, "run_plants", lambda *_, **__: iter([outcome]))
-    monkeypatch.setattr(selfcheck, "run_slow_downs", lambda *_: iter([outcome] * 5))
     assert cli.main(["selfcheck", "--out", str(tmp_path)]) == 0
-    err = capsys.readouterr().err
-    assert re.search(r"faults are injected, and slow-downs of 5 sizes; about \d", err)
-    assert all(f"{extra} % more work" in err for extra in (1, 2, 5, 10))
+    assert re.search(r"\d+ faults are injected; about \d", capsys.readouterr().err)

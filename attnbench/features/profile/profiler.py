@@ -15,16 +15,17 @@ import numpy as np
 import torch
 from torch.autograd.profiler import profile, record_function
 
+from attnbench.core.device import Step, device_for
 from attnbench.core.job import Job
 from attnbench.core.record import Record, Status
 from attnbench.gate.inputs import Call
-from attnbench.meter.cell import Bench, NotReady
-from attnbench.meter.clocks import Step, clock_for
+from attnbench.meter.cell import Bench
+from attnbench.meter.clocks import clock_for
+from attnbench.meter.endings import NotReady
 from attnbench.meter.memory import (
     COMPILED,
     MEMORY,
     OPERATORS,
-    free_bytes,
     observe,
     own_of,
     shown_name,
@@ -71,22 +72,22 @@ def profile_call(ready: Ready, trace: str) -> dict[str, Any]:
     """The profile of one variant's call, as plain values; the trace goes to a file."""
     variant, problem, cost = ready.job.variant, ready.job.problem, ready.cost
     inputs, dout = ready.values
-    call, host = Call(problem, ready.attend, inputs), problem.device == "cpu"
+    call, device = Call(problem, ready.attend, inputs), device_for(problem.device)
     _run_phases(call, dout)
     plain = _time_plain(call, dout)
     rounds = plain["forward_s"] + (plain["backward_s"] or 0.0)
     rounds = max(LEAST_PROFILED, min(MOST_PROFILED, int(PROFILED_S / max(rounds, 1e-6))))
-    if not host:  # no clock runs from here on
-        warm_profiler(kernels=True)
+    if device.queued:  # no clock runs from here on
+        warm_profiler(kernels_on=device.device.type)
     expected = cost.peak_bytes if cost else None
     memory = observe(problem, ready.attend, inputs, dout, expected).memory
     allocated = _allocations(call, dout)
-    if host:
+    if not device.queued:
         # Have the process hold pages for all that the profiled calls will allocate. The profiler's
         # notes take the memory that one call frees and the next would take again, so that the next
         # gets pages from the system that it has never touched: that is slower than many an
         # operator, and does not happen in plain calls.
-        need = min((rounds + 2) * sum(allocated), int(FREE_SHARE * free_bytes(problem.device)))
+        need = min((rounds + 2) * sum(allocated), int(FREE_SHARE * device.free_bytes()))
         torch.empty(need, dtype=torch.uint8).fill_(0)
     largest = max(allocated, default=0)
     alike = sum(nbytes >= (1 - ALIKE) * largest for nbytes in allocated)
@@ -146,22 +147,19 @@ def _time_plain(call: Call, dout: torch.Tensor | None) -> dict[str, Any]:
 
 def _watch(call: Call, run: Callable[[], object], **options: Any) -> Any:
     """Run under the profiler; torch.profiler's own class would load torch's compiler first."""
-    device = None if call.problem.device == "cpu" else call.problem.device
-    more = {"profile_memory": True, **options}
-    with profile(
-        use_kineto=True, use_device=device and device.partition(":")[0], **more
-    ) as watched:
+    device, more = device_for(call.problem.device), {"profile_memory": True, **options}
+    kind = device.device.type if device.queued else None
+    with profile(use_kineto=True, use_device=kind, **more) as watched:
         run()
-        if device is not None:
-            torch.cuda.synchronize(device)
+        device.synchronize()
     return watched
 
 
 def _allocations(call: Call, dout: torch.Tensor | None) -> list[int]:
     """Bytes of each allocation of one call, on its own device."""
     events = _watch(call, lambda: _run_phases(call, dout)).kineto_results.events()
-    kind = CPU if call.problem.device == "cpu" else CUDA
-    sizes = (e.nbytes() for e in events if e.name() == MEMORY and e.device_type() == kind)
+    here = getattr(torch.autograd.DeviceType, call.problem.device.partition(":")[0].upper())
+    sizes = (e.nbytes() for e in events if e.name() == MEMORY and e.device_type() == here)
     return [nbytes for nbytes in sizes if nbytes > 0]
 
 
@@ -176,7 +174,7 @@ def _profile_phases(
 
     watched = _watch(call, run, with_flops=True)
     watched.export_chrome_trace(trace)
-    events, cuda = watched.kineto_results.events(), call.problem.device != "cpu"
+    events, cuda = watched.kineto_results.events(), device_for(call.problem.device).queued
     windows = sorted(
         Window(e.start_ns(), e.end_ns(), PHASES[e.name()])
         for e in events

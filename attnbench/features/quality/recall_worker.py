@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from msgspec import convert
 from torch import Tensor, nn
 
+from attnbench.core.device import device_for
 from attnbench.core.format import roughly
 from attnbench.features.quality import recall
 from attnbench.features.quality.recall import CAUSAL, NOTHING, Setting, TrainingJob, stream
@@ -144,8 +145,7 @@ class Training:
             group["lr"] = self.setting.rate * min(1.0, warm)
         self.optimizer.step()
         self.loss = float(loss.detach())  # waits for a GPU, too
-        if self.setting.device.startswith("cuda"):
-            torch.cuda.synchronize(self.setting.device)
+        device_for(self.setting.device).synchronize()
         self.steps_s.append(self.clock() - start)
         self.clock_s += self.steps_s[-1]
 

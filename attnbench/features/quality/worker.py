@@ -10,10 +10,10 @@ import os
 from functools import cache
 from typing import Any
 
+from attnbench.core.device import device_for
 from attnbench.core.process_child import Answers, serve
 from attnbench.core.settings import Settings, apply
 from attnbench.gate import watch
-from attnbench.meter.cell import poisoned
 from impls.errors import CantBeDone
 from impls.loading import load_function
 
@@ -44,7 +44,7 @@ def respond(question: dict[str, Any], answers: Answers) -> dict[str, Any]:
         answers.stage({"status": "failed", "reason": first_line})
     try:
         left = broken() or watch.left_changed(before) or watch.disturbed(state)
-        return {"spoiled": bool(left) or poisoned(question["device"])}
+        return {"spoiled": bool(left) or not device_for(question["device"]).works()}
     except Exception:  # it left nothing to look with
         return {"spoiled": True}
 

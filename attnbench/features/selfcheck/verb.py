@@ -26,16 +26,17 @@ NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 def selfcheck(options: argparse.Namespace) -> int:
     """``attnbench selfcheck``: plant every fault, and keep the result beside the runs."""
-    from attnbench.core.evidence import check_writable
+    from attnbench.core.disk import SELFCHECK
+    from attnbench.core.evidence import check_writable, save_beside
     from attnbench.core.machine import this_machine
     from attnbench.features.selfcheck import view
-    from attnbench.features.selfcheck.selfcheck import save
     from attnbench.report import tidy
 
     machine, out = this_machine(), Path(options.out)
     check_writable(out, machine)
-    result = _checked(machine, options.seed or 0, out)
-    say(f"kept in {save(result, out)}")
+    result = _checked(machine, options.seed or 0)
+    if not result.stopped:
+        say(f"kept in {save_beside(out, machine.name, SELFCHECK, result.to_dict())}")
     if options.json:
         print(json.dumps(result.to_dict(), indent=1))
     elif options.csv:
@@ -45,35 +46,23 @@ def selfcheck(options: argparse.Namespace) -> int:
     return INTERRUPTED if result.stopped else int(not result.passed)
 
 
-def _checked(machine: Machine, seed: int, out: Path) -> SelfCheck:
-    """All outcomes, or those until Ctrl-C; those so far are kept after each."""
-    from attnbench.features.selfcheck.selfcheck import SelfCheck, save
+def _checked(machine: Machine, seed: int) -> SelfCheck:
+    """All outcomes, or those until Ctrl-C."""
+    from attnbench.features.selfcheck.selfcheck import SelfCheck
 
-    start = monotonic()
     outcomes: list[PlantOutcome] = []
-
-    def result(*, stopped: bool) -> SelfCheck:
-        return SelfCheck(
-            outcomes,
-            machine.name,
-            {"python": machine.python, **machine.versions},
-            seed,
-            round(monotonic() - start, 1),
-            stopped=stopped,
-        )
-
+    start, stopped = monotonic(), False
     try:
         with closing(_outcomes(machine, seed)) as results:
-            for outcome in results:
-                outcomes.append(outcome)
-                save(result(stopped=True), out)
+            outcomes.extend(results)
     except KeyboardInterrupt:
-        return result(stopped=True)
-    return result(stopped=False)
+        stopped = True
+    versions, spent_s = {"python": machine.python, **machine.versions}, monotonic() - start
+    return SelfCheck(outcomes, machine.name, versions, seed, round(spent_s, 1), stopped=stopped)
 
 
 def _outcomes(machine: Machine, seed: int) -> Generator[PlantOutcome]:
-    """That of each plant and of each slow-down, with a bar for either.
+    """That of each plant.
 
     Plants on a CPU run in workers that see no GPU: every second worker has to be replaced, and each
     would wait seconds for CUDA.
@@ -82,34 +71,22 @@ def _outcomes(machine: Machine, seed: int) -> Generator[PlantOutcome]:
     from attnbench.core.machine import pace
     from attnbench.core.settings import Settings
     from attnbench.features.selfcheck import selfcheck as these
-    from attnbench.gate.plants import PLANTS, SLOW_DOWNS
+    from attnbench.gate.plants import PLANTS
     from attnbench.sweep.engine import LocalEngine
 
     devices = {plant.problem.device for plant in PLANTS} & set(machine.devices)
     # one thread, however many there are: the plants are made for that
     settings = Settings(threads=1)
-    plant_s = these.PLANT_S * pace()
-    plants_s = plant_s * len(PLANTS)
-    slow_downs_s = [pace() * these.SLOW_DOWN_S + 2 * plant_s] * len(SLOW_DOWNS)
-    say(
-        f"{len(PLANTS)} faults are injected, and slow-downs of {len(SLOW_DOWNS)} sizes; about "
-        f"{roughly(plants_s + sum(slow_downs_s))}"
-    )
+    plants_s = these.PLANT_S * pace() * len(PLANTS)
+    say(f"{len(PLANTS)} faults are injected; about {roughly(plants_s)}")
     with (
         lock_for(devices),
         LocalEngine(settings, variables=NO_GPU) as engine,
         LocalEngine(settings, limited=False) as on_gpu,
+        Progress() as progress,
     ):
-        with Progress() as progress:
-            progress.at(0, len(PLANTS), plants_s, "the worker starts")
-            yield from these.run_plants(machine, engine, seed, progress, on_gpu=on_gpu)
-        with Progress() as progress:
-            progress.expect(slow_downs_s)
-            steps = iter([*(f"{extra} % more work" for extra in SLOW_DOWNS), "the end"])
-            progress.step(next(steps))
-            for outcome in these.run_slow_downs(engine, seed):
-                yield outcome
-                progress.step(next(steps))
+        progress.at(0, len(PLANTS), plants_s, "the worker starts")
+        yield from these.run_plants(machine, engine, seed, progress, on_gpu=on_gpu)
 
 
 def check(given: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attnbench.core.format import first_few, ratio
 from attnbench.core.record import NOT_TRIED, Record, Status
-from attnbench.features.selfcheck.selfcheck import SLOW, PlantOutcome, SelfCheck
+from attnbench.features.selfcheck.selfcheck import PlantOutcome, SelfCheck
 from attnbench.report import tidy
 from attnbench.report.tables import BAD, BOLD, FAINT, GOOD, Styled, Table, columns, console, show
 from impls.problem import Problem
@@ -29,9 +29,7 @@ def table(result: SelfCheck) -> None:
 def _row(outcome: PlantOutcome) -> tuple[str | Styled, ...]:
     deed, message = f"  {outcome.deed}", outcome.said or "nothing"
     if outcome.caught is None:
-        answer = "not told" if outcome.kind == SLOW else "not injected"
-        status = outcome.status if outcome.kind == SLOW else "–"
-        return deed, *(Styled(text, FAINT) for text in (status, answer, message))
+        return deed, *(Styled(text, FAINT) for text in ("–", "not injected", message))
     if outcome.caught:
         return deed, outcome.status, Styled("yes", GOOD), message
     expected = f" (it should be {outcome.wanted})" if outcome.wanted else ""

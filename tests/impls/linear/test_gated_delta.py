@@ -119,8 +119,8 @@ def test_a_state_handed_on_continues_a_sequence(name):
 class LastChunkDropped(gated_delta.GatedDelta):
     """The output of a chunk does not see what the chunk before it wrote."""
 
-    def _after(self, *tensors, first_bhde=None):
-        cut = self.length
+    def _after(self, *tensors):
+        cut, (*tensors, _) = self.length, tensors
         parts = [
             [x[:, :, i : i + cut] for x in tensors] for i in range(0, tensors[0].shape[2], cut)
         ]
