@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from math import inf
 from threading import Event, Thread
 from time import monotonic
-from typing import IO, TYPE_CHECKING, Any, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from attnbench.answer.ranking import EXACT
 from attnbench.core.format import Unchecked, for_terminal, ms, roughly, size, time_interval
@@ -26,35 +25,8 @@ LATE = 0.1
 """Once overdue, a tenth of the time so far is assumed to remain."""
 
 
-class Bar(Protocol):
-    """What draws where a verb is, over and over in one place."""
-
-    def start(self) -> None:
-        """Draw from now on."""
-
-    def refresh(self) -> None:
-        """Draw what is so now."""
-
-    def stop(self) -> None:
-        """Take it away."""
-
-    def say(self, sentence: str, style: str) -> None:
-        """Put a sentence above it."""
-
-
 Now = Callable[[], tuple[float, str]]
 """The share of the time that is over, and the words beside it."""
-_bars: list[Callable[[Now, Any], Bar]] = []
-
-
-@contextmanager
-def draw_with(make: Callable[[Now, Any], Bar]) -> Iterator[None]:
-    """Draw progress by this for a while, and not on the terminal."""
-    _bars.append(make)
-    try:
-        yield
-    finally:
-        _bars.pop()
 
 
 class Progress:
@@ -77,8 +49,8 @@ class Progress:
         """What is done, of how many, when all is, and since when; and what begins."""
         self._guesses, self._begun, self._eta = list[float](), 0, Eta(())
         self._over = Event()
-        make = _bars[-1] if _bars else _Bar if sys.stderr.isatty() else None
-        self._bar = make(self._now, self._table if best else None) if make else None
+        below = self._table if best else None
+        self._bar = _Bar(self._now, below) if sys.stderr.isatty() else None
 
     def __enter__(self) -> Progress:
         if self._bar:

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import io
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from attnbench.answer import paste
 from attnbench.answer.choose import Choice
+from attnbench.command.arguments import BadWord, parser
 from attnbench.command.progress import Progress
 from attnbench.core.format import roughly
 from attnbench.features.choose import view
 from attnbench.features.choose.verb import answer, answer_calls
 from attnbench.features.run.verb import measure, measuring_s, places_of, start_run
-from attnbench.notebook.arguments import parse
-from attnbench.notebook.display import cell_output
-from attnbench.notebook.frames import Measurements, load
+from attnbench.notebook.frames import load
 from attnbench.report import tidy
 from attnbench.sweep.sweep import Stopped
 
@@ -38,14 +39,53 @@ Numbers = int | Iterable[int] | str | None
 Lengths = int | str | Iterable[int | str] | None
 
 
-def _parse(verb: str, words: Mapping[str, Any]) -> Namespace:
-    """What the verb is asked for; what a capture gave is handed on as it is."""
-    problems = words["problems"]
+AGAIN = {"mask": "mask", "tables": "table", "runs": "from"}
+"""What is given again for each value, and by which option."""
+ASIDE = ("out", "quiet")
+"""What is no option of the command."""
+
+
+def _texts(name: str, value: Any) -> list[str]:
+    """As the command line has them: ``torch.float32`` is float32. Raises BadWord for none."""
+    several = isinstance(value, Iterable) and not isinstance(value, str)
+    texts = [str(each).removeprefix("torch.") for each in (value if several else (value,))]
+    if not texts:
+        raise BadWord(f"{name} holds nothing: give one at the least, or leave it out")
+    return texts
+
+
+def parse(verb: str, options: Mapping[str, Any]) -> Namespace:
+    """The verb's arguments, as the command line gives them; None stands for what is left out.
+
+    What a capture gave is handed on as it is. Raises BadWord.
+    """
+    problems = options.get("problems")
     captured = not isinstance(problems, str | Path | None)
-    arguments = parse(verb, {**words, "problems": "CALLS.json" if captured else problems})
+    options = {**options, "problems": "CALLS.json" if captured else problems}
+    command = [verb]
+    for name, value in options.items():
+        option = f"--{AGAIN.get(name, name).replace('_', '-')}"
+        left_out = value is None or value is False or (isinstance(value, tuple) and not value)
+        if left_out or name in ASIDE:
+            continue
+        if value is True:
+            command.append(option)
+        elif name == "variants":
+            command += _texts(name, value)
+        elif name in AGAIN:
+            command += [word for each in _texts(name, value) for word in (option, each)]
+        else:
+            command += [option, ",".join(_texts(name, value))]
+    arguments: Namespace = parser().parse_args(command)
+    arguments.out, arguments.command = str(options["out"]), shlex.join(["attnbench", *command])
     if captured:
         arguments.problems = problems
     return arguments
+
+
+def _output(quiet: bool) -> AbstractContextManager[object]:
+    """Where a verb says what it does: standard error, or nowhere."""
+    return redirect_stderr(io.StringIO()) if quiet else nullcontext()
 
 
 def run(
@@ -76,7 +116,7 @@ def run(
     problems: str | Path | SeenCalls | None = None,
     resume: str | Path | None = None,
     quiet: bool = False,
-) -> Measurements:
+) -> pd.DataFrame:
     """Measure every combination of what is given, and return a DataFrame with a row for each.
 
     ``variants``: names as in ``attnbench list``; the whole table if none. The grid is that of
@@ -88,14 +128,14 @@ def run(
 
     Ctrl-C lets a cell end and raises ``KeyboardInterrupt``; what was measured is kept. The folder
     of the run is ``df.attrs["run"]``. What was not measured has a row too, with its ``reason``.
-    ``df.raw`` has every field of the records. Raises ``CantBeDone`` for what can't be done.
+    ``attnbench.load(…, raw=True)`` has every field of the records. Raises ``CantBeDone``.
 
     >>> df = attnbench.run(["sdpa", "matmul"], seq=[256, 512], phase="forward")  # doctest: +SKIP
     >>> df.pivot_table("ms", "seq", "variant")                                   # doctest: +SKIP
     """
     words, start = dict(locals()), monotonic()
-    arguments = _parse("run", words)
-    with cell_output(quiet=quiet), places_of(arguments) as places:
+    arguments = parse("run", words)
+    with _output(quiet), places_of(arguments) as places:
         path = _measured(start_run(arguments, places), places)
         took = roughly(monotonic() - start)
         print(f"measured in {took}; the run is {path}", file=sys.stderr, flush=True)
@@ -186,15 +226,7 @@ class ChosenCalls:
         return f"{answers}{table}<p><b>{escape(self.gain.sentence())}</b></p>"
 
 
-@overload
-def choose(seq: int | str, **limits: Any) -> Chosen: ...
-
-
-@overload
-def choose(*, problems: str | Path | SeenCalls, **limits: Any) -> ChosenCalls: ...
-
-
-def choose(  # type: ignore[misc]  # the limits above are these, which editors show
+def choose(
     seq: int | str | None = None,
     *,
     problems: str | Path | SeenCalls | None = None,
@@ -236,8 +268,8 @@ def choose(  # type: ignore[misc]  # the limits above are these, which editors s
     words = dict(locals())
     if max_memory is not None and not isinstance(max_memory, str):
         words["max_memory"] = f"{max_memory}B"
-    arguments = _parse("choose", words)
-    with cell_output(quiet=quiet):
+    arguments = parse("choose", words)
+    with _output(quiet):
         if problems is None:
             return Chosen(answer(arguments))
         result = answer_calls(arguments)

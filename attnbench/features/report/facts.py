@@ -16,7 +16,6 @@ from attnbench.core.format import positive
 from attnbench.core.record import NOT_TRIED, Record, Time
 from attnbench.features.report.build import Contents
 from attnbench.features.report.cells import tables_of
-from attnbench.report.figures import sheet
 from attnbench.report.figures.style import MARKERS
 from attnbench.report.scenes import Scene
 from attnbench.report.sentences import distinct_words
@@ -72,7 +71,6 @@ def drawing(contents: Contents, numbers: Mapping[int, int]) -> dict[str, Any]:
                     untimed.append([*place_of.values(), record.status.words])
     return {
         "fields": list(timed[0]) if timed else [],
-        "hues": list(sheet.HUES),
         "variants": [
             [x.variant, x.family, x.computes, x.hue, MARKERS.index(x.marker)]
             for x in contents.looks.values()

@@ -268,18 +268,16 @@ function step(figure, key) {
 /* Saving what is drawn: as it is on paper, under its title, in light colours, whatever the theme. */
 
 function standalone(figure) {
-  const drawing = $("svg", figure).cloneNode(true), before = root.dataset.theme, above = 26;
+  const drawing = $("svg", figure).cloneNode(true), above = 26;
   const { width, height: drawn } = $("svg", figure).viewBox.baseVal, height = drawn + above;
   const title = [$("h2", figure.closest("section")).textContent, $("figcaption b", figure).textContent].filter(Boolean).join(": ");
   $(".cross", drawing).remove();
   drawing.removeAttribute("aria-hidden");
   for (const [name, value] of Object.entries({ viewBox: `0 ${-above} ${width} ${height}`, width, height, style: "background:#fff" })) drawing.setAttribute(name, value);
   drawing.insertAdjacentHTML("afterbegin", text(4, 8 - above / 2, fit(title, width - 8, 13, true), { bold: true, size: 13 }));
-  root.dataset.theme = "light";
-  const colours = getComputedStyle(root);
+  const colours = getComputedStyle(root); // each is light-dark(#…, #…)
   const said = new XMLSerializer().serializeToString(drawing)
-    .replace(/var\((--[\w-]+)\)/g, (_, name) => colours.getPropertyValue(name).trim());
-  before ? (root.dataset.theme = before) : delete root.dataset.theme;
+    .replace(/var\((--[\w-]+)\)/g, (_, name) => colours.getPropertyValue(name).match(/#\w+/)[0]);
   return { said, width, height };
 }
 

@@ -22,7 +22,6 @@ from attnbench.core import format
 from attnbench.features.report.build import Contents
 from attnbench.features.report.cells import PageCell, cells_of, place, repeats, summarize
 from attnbench.features.report.facts import AXES, axes_of, drawing, lengths_of, panels_of, shorten
-from attnbench.report.figures import sheet
 from attnbench.report.figures.style import Look
 from attnbench.report.scenes import ReportRun, Scene
 from attnbench.report.sentences import beside, distinct_words, headlines, shared_words, standing_at
@@ -68,7 +67,6 @@ def render(contents: Contents) -> str:
         sections=[name for name, there in sections.items() if there],
         absent=[why for name, why in WHY_NOT.items() if not sections[name]],
         closest=[(run, _closest(run, contents)) for run in contents.runs],
-        colours=_colours(),
         facts=facts,
         lengths=lengths,
         choices=_choices(contents),
@@ -123,14 +121,6 @@ def _template() -> Template:
     for function in (format.ms, format.mib, format.figures, format.ratio):
         environment.filters[function.__name__] = function
     return environment.get_template("page.html")
-
-
-def _colours() -> Markup:
-    """Style rules for the palette, and for the names of each hue."""
-    from markupsafe import Markup
-
-    own = "".join(f".h-{name}{{--c:var(--{name})}}" for name in sheet.HUES)
-    return Markup(f"{sheet.css()}\n{own}")
 
 
 def _in_two(line: str, names: set[str]) -> tuple[Markup, Markup]:

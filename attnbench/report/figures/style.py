@@ -54,15 +54,10 @@ class Look:
         return self.computes == "softmax"
 
     @property
-    def _turns(self) -> tuple[int, int]:
-        """The place of its hue, and how often all hues were used up before."""
-        turn, at = divmod(self.place, len(HUES))
-        return (at + turn * SHIFT) % len(HUES), turn
-
-    @property
     def hue(self) -> str:
         """The name of its colour; neighbours in the list differ."""
-        return [*HUES][self._turns[0]]
+        turn, at = divmod(self.place, len(HUES))
+        return [*HUES][(at + turn * SHIFT) % len(HUES)]
 
     @property
     def colour(self) -> str:
@@ -72,7 +67,8 @@ class Look:
     @property
     def marker(self) -> str:
         """Its outline, as matplotlib calls it: those of one hue differ in it."""
-        return MARKERS[sum(self._turns) % len(MARKERS)]
+        turn = self.place // len(HUES)
+        return MARKERS[([*HUES].index(self.hue) + turn) % len(MARKERS)]
 
     @property
     def fill(self) -> str:
