@@ -1,4 +1,4 @@
-"""A table as data, and its forms: for a terminal, as HTML, Markdown and LaTeX.
+"""A table as data, and its forms: for a terminal, as HTML and as Markdown.
 
 In a terminal a number that is broken in two reads as two others, so columns of numbers are as wide
 as their numbers. Headings and columns of words wrap. A table whose numbers alone are too wide stays
@@ -28,7 +28,7 @@ from rich.text import Text
 from attnbench.core.format import NONE, Unchecked, for_sheet, for_terminal
 
 GOOD, BAD, FAINT, BOLD, BEST = "green", "red", "dim", "bold", "bold green"
-"""Styles of a cell. A terminal shows all; Markdown and LaTeX show those that are bold."""
+"""Styles of a cell. A terminal shows all; Markdown shows those that are bold."""
 VERDICTS = {"FASTER": GOOD, "SLOWER": BAD, "EQUIVALENT": BOLD, "INCONCLUSIVE": FAINT}
 
 
@@ -192,42 +192,6 @@ def markdown_text(text: str) -> str:
     line = re.sub(r"&(?=#?\w+;)", "&amp;", line)  # elsewhere it is only an ampersand
     safe = re.sub(r"([\\`*_{}\[\]<>#|~!$])", r"\\\1", line)
     return safe.replace("@", "&#64;").replace("\\<", "&lt;")
-
-
-LATEX = str.maketrans(
-    {
-        "\\": r"\textbackslash ",
-        "~": r"\textasciitilde ",
-        "^": r"\textasciicircum ",
-        **{sign: f"\\{sign}" for sign in "{}&%$#_"},
-    }
-)
-PAGE = 60
-"""Rows above which a table in LaTeX may break over pages."""
-
-
-def latex_text(text: str) -> str:
-    """Text in which LaTeX finds no command."""
-    return text.translate(LATEX)
-
-
-def to_latex(table: Table) -> str:
-    """A table for booktabs, or longtable if it is long, with its title above the numbers."""
-    left, count = sum(c.align == "left" for c in table.columns), len(table.columns)
-    spread = f"\\multicolumn{{{count - left}}}{{c}}{{{latex_text(table.title)}}}"
-    names = " & ".join(latex_text(column.head) for column in table.columns)
-    head = [r"\toprule", f"{' & ' * left}{spread} \\\\", f"{names} \\\\", r"\midrule"]
-    rows = ([c.marked(latex_text, r"\bfseries {}") for c in row] for row in table.cells())
-    body = [f"{' & '.join(row)} \\\\" for row in rows]
-    kind = "tabular" if len(table.rows) <= PAGE else "longtable"
-    begin = f"\\begin{{{kind}}}{{{''.join(column.align[0] for column in table.columns)}}}"
-    if kind == "tabular":
-        body += [r"\bottomrule"]
-    else:
-        more = f"\\multicolumn{{{count}}}{{r}}{{Continued on next page}} \\\\"
-        foot = [r"\midrule", more, r"\midrule", r"\endfoot", r"\bottomrule", r"\endlastfoot"]
-        head += [r"\endfirsthead", *head, r"\endhead", *foot]
-    return "\n".join([begin, *head, *body, f"\\end{{{kind}}}", ""])
 
 
 PIPED = 120

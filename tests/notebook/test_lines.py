@@ -33,7 +33,9 @@ def line(name="sdpa", scale=1.0, make=timed, **more):
 
 @pytest.mark.parametrize("measure", ["time", "memory"])
 def test_no_word_is_beyond_the_sheet_and_markup_is_text(measure, kept):
-    drawn = draw(measure, *runs.crowd(30, (512, 1024, 4096)), machine={"name": "box of a lab " * 30})
+    drawn = draw(
+        measure, *runs.crowd(30, (512, 1024, 4096)), machine={"name": "box of a lab " * 30}
+    )
     assert "<img" not in drawn.svg
     FigureCanvasAgg(kept[0]).draw()
     sheet = kept[0].bbox.expanded(1.005, 1.005)

@@ -1,31 +1,19 @@
-"""A report on disk: the page, the summary, the data, and the table for a paper."""
+"""A report on disk: the page, the summary and the data."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attnbench.core.disk import StoreError, writable_folder, write_whole
-from attnbench.core.format import ms
-from attnbench.features.report.build import Contents, contents_of
+from attnbench.features.report.contents import Contents, contents_of
 from attnbench.features.report.page import render, templates
-from attnbench.report.scenes import ReportRun, Scene, gather
+from attnbench.report.scenes import ReportRun, gather
 from attnbench.report.sentences import sentences, winners
-from attnbench.report.tables import (
-    BOLD,
-    Styled,
-    Table,
-    columns,
-    csv_of,
-    markdown_text,
-    to_latex,
-    to_markdown,
-)
-from impls.errors import CantBeDone
+from attnbench.report.tables import csv_of, markdown_text, to_markdown
 
 INDEX = "index.html"
 ERRORS = "backslashreplace"  # of a path that is not UTF-8
@@ -48,92 +36,21 @@ def make(runs: Sequence[Path], out: Path) -> Report:
 
 
 def report_on(runs: Sequence[ReportRun], out: Path) -> Report:
-    """The same, of runs that were read."""
-    with _writing(out):  # before the work: where nothing can be written, it need not be done
-        writable_folder(out)
-    try:
-        contents = contents_of(runs, out)
-        return Report(out / INDEX, write(contents, out), contents)
-    except CantBeDone:
-        raise
-    except Exception as error:  # a file may hold what no run of ours ever wrote
-        first = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise StoreError(
-            f"no report can be made of {', '.join(str(run.path) for run in runs)}: something in it "
-            f"is not what it should be ({first}); if attnbench wrote it, that is its own fault"
-        ) from error
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(
-            f"can't write the report to {path}: {error.strerror}; give another folder with --out"
-        ) from None
-
-
-def write(contents: Contents, out: Path) -> list[Path]:
-    """The files, the page first; what has the same name is replaced, each whole or not at all.
+    """The same, of runs that were read. What has the same name is replaced, each whole or not.
 
     A report can be made again, so the disk need not be waited for.
     """
-    texts = {
-        INDEX: render(contents),
-        "summary.md": summary(contents),
-        "data.csv": data(contents.runs),
-        "table.tex": tables(contents.scenes),
-    }
-    for name, text in reversed(texts.items()):  # the page last: what it leads to is there by then
-        with _writing(out / name):
+    try:
+        writable_folder(out)  # before the work: where nothing can be written, it need not be done
+        contents = contents_of(runs, out)
+        texts = {INDEX: render(contents), "summary.md": summary(contents), "data.csv": data(runs)}
+        for name, text in reversed(texts.items()):  # the page last: what it leads to is there then
             write_whole(out / name, text.encode(errors=ERRORS), sync=False)
-    return [out / name for name in texts]
-
-
-# ---- the table for a paper -----------------------------------------------------------------------
-
-LATEX_HEAD = """\
-% Median milliseconds a call. Bold: the fastest that is exactly softmax, and what is
-% tied with it. Needs the packages booktabs{longtable}.
-"""
-NO_TIME = "--"
-SHORT = {"out_of_memory": "memory", "timed_out": "too slow", "measured": NO_TIME}
-
-
-def tables(scenes: Sequence[Scene]) -> str:
-    """A LaTeX table for each regime that has a time."""
-    texts = [to_latex(_times(scene)) for scene in scenes if scene.timed]
-    longtable = " and longtable" if any("longtable" in text for text in texts) else ""
-    return "\n".join([LATEX_HEAD.format(longtable=longtable), *texts])
-
-
-def _times(scene: Scene) -> Table:
-    """The times by variant and length: the exact variants first, each kind by its longest time."""
-    lengths = scene.regime.lengths
-    leaders = {s.length: s.leaders for s in scene.standings}
-    rank: dict[str, tuple[bool, str, int, float]] = {}
-    for length in lengths:
-        for name, record in scene.regime.timed(length).items():
-            median = record.time.median_s if record.time else 0.0
-            rank[name] = (record.computes != "softmax", record.computes, -length, median)
-    rows: list[list[Any]] = []
-    before = ""
-    for name in sorted(rank, key=lambda name: (rank[name], name)):
-        computes = rank[name][1]
-        row: list[Any] = [computes if computes != before else "", name]
-        for length in lengths:
-            cell = scene.regime.cells[length].get(name)
-            if cell and cell.time:
-                bold = BOLD if name in leaders[length] else ""
-                row.append(Styled(ms(cell.time.median_s), bold))
-            else:
-                row.append(SHORT.get(cell.status, str(cell.status)) if cell else NO_TIME)
-        rows.append(row)
-        before = computes
-    heads = [f"{length:,}" for length in lengths]
-    title = f"{scene.regime}; {scene.run.machine}; ms"
-    return Table(title, columns("", "", *heads, right=heads), rows)
+    except OSError as error:
+        raise StoreError(
+            f"can't write the report to {out}: {error.strerror}; give another folder with --out"
+        ) from None
+    return Report(out / INDEX, [out / name for name in texts], contents)
 
 
 # ---- the summary ---------------------------------------------------------------------------------

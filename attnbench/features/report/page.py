@@ -5,23 +5,27 @@ It has rows of a table, cards of the answer, and, packed as one word, the record
 
 from __future__ import annotations
 
-import base64
-import json
 import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench.answer.compare_runs import RunsComparison
 from attnbench.answer.ranking import MARGIN
 from attnbench.answer.standings import Stretch, closeness
 from attnbench.core import format
-from attnbench.features.report.build import Contents
-from attnbench.features.report.cells import PageCell, cells_of, place, repeats, summarize
-from attnbench.features.report.facts import AXES, axes_of, drawing, lengths_of, panels_of, shorten
+from attnbench.features.report.contents import Contents
+from attnbench.features.report.facts import (
+    AXES,
+    PageCell,
+    axes_of,
+    cells_of,
+    drawing,
+    lengths_of,
+    packed,
+    place,
+)
 from attnbench.report.figures.style import Look
 from attnbench.report.scenes import ReportRun, Scene
 from attnbench.report.sentences import beside, distinct_words, headlines, shared_words, standing_at
@@ -35,7 +39,6 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 MOST = 2500
 """Rows of the table."""
-COMPARED = 400
 
 
 def render(contents: Contents) -> str:
@@ -76,7 +79,6 @@ def render(contents: Contents) -> str:
             for n, some in (by_length or {0: dict.fromkeys(contents.headlines, -1)}).items()
         },
         missing=_missing(contents),
-        differences=[(run, *_comparison(run)) for run in contents.comparisons],
         margin=" to ".join(dict.fromkeys(map(format.percent, (margins[0], margins[-1])))),
         floor=format.percent(MARGIN),
         untimed=[scene for scene in contents.scenes if not scene.timed],
@@ -189,24 +191,6 @@ def _missing(contents: Contents) -> Table:
     return Table("Reasons", heads, rows)
 
 
-def _comparison(comparison: RunsComparison) -> tuple[Table, Table]:
-    """The differences of two runs, and their verdicts cell by cell."""
-    rows = [(d.what, d.a, d.b) for d in comparison.differences]
-    heads = columns("the runs differ in", comparison.a, comparison.b)
-    differences = Table("How the runs differ", heads, rows)
-    compared = [(cell, c) for cell in comparison.cells if (c := cell.comparison) is not None]
-    verdicts = []
-    for cell, c in compared[:COMPARED]:
-        p = cell.problem
-        where = f"{p.phase} {p.mask} {p.dtype} {p.kv_len:,}"
-        name = format.name_and_kind(cell.variant, cell.computes)
-        row = (name, where, c.verdict, f"{c.ratio:.3f}", f"[{c.low:.3f}, {c.high:.3f}]")
-        verdicts.append(row)
-    ratio = "time, b over a"
-    heads = columns("variant", "where", "verdict", ratio, "99 %", right=[ratio])
-    return differences, Table("Measurement by measurement", heads, verdicts)
-
-
 TIES, DOUBTS = 3, 3
 """Ties and doubts of a line that are named; the rest is counted."""
 
@@ -290,30 +274,3 @@ def _row(
         "beside": sentence,
         "other": looks[sentence.faster.variant] if sentence and sentence.faster else None,
     }
-
-
-# ---- the packed records --------------------------------------------------------------------------
-
-DIGITS = 7
-"""Significant digits that the page keeps of a number; the file that it names has them all."""
-
-
-def packed(contents: Contents, cells: Sequence[PageCell]) -> str:
-    """``cells`` and ``panels`` by their numbers: as one word."""
-    records = {}
-    for cell in cells:
-        p, record = cell.record.problem, cell.record.to_dict()
-        if record["time"]:
-            del record["time"]["samples_s"]
-        where = cell.scene.regime if cell.scene else p.phase
-        records[cell.number] = {
-            "title": f"{cell.record.variant} at {p.kv_len:,} tokens: {where}",
-            "file": f"{contents.to_run[cell.run.number]}/records.jsonl",
-            "line": cell.line,
-            "summary": summarize(cell),
-            "repeat": repeats(cell.record, cell.run.header),
-            "record": shorten(record, DIGITS),
-        }
-    data = {"cells": records, "panels": panels_of(contents)}
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    return base64.b64encode(zlib.compress(text.encode(errors="backslashreplace"), 6)).decode()

@@ -20,22 +20,16 @@ if TYPE_CHECKING:
 BESIDE = "report"
 
 
-class NowhereToPut(CantBeDone):
-    """Several runs, and no folder for what is said of all of them."""
-
-
 def report(arguments: argparse.Namespace) -> int:
     """``attnbench report [RUN …] [--out DIR]``"""
     from attnbench.core.store import NEWEST, named_run, some_runs
     from attnbench.features.report.files import make
 
-    if "" in (arguments.out, *arguments.runs):
-        raise NowhereToPut("a run and --out are folders, and one of them has no name")
     runs = [named_run(run) for run in arguments.runs or NEWEST[:1]]
     if arguments.out is None:
         folders = some_runs(runs)
         if len(folders) > 1:
-            raise NowhereToPut(
+            raise CantBeDone(
                 f"these are {len(folders)} runs: say where their report is to lie, such as --out "
                 f"reports/{'-and-'.join(path.name for path in folders[:3])}"
             )

@@ -131,7 +131,7 @@ def legend(figure: Figure, looks: Iterable[Look], *, lines: bool = True) -> None
     looks = list(looks)
     handles = []
     for look in looks:
-        label = labels.shorten(look.variant, NAMES - 32, 8)
+        label = labels.shorten(look.variant, NAMES - 36, 8)
         line: dict[str, Any] = {"linestyle": look.dash if lines else "none", "linewidth": 1.1}
         handles.append(Line2D([], [], label=label, **line, **look.marks()))
     fills = {look.fill for look in looks}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from attnbench.core import record as form
 from attnbench.core.record import Distance, Error, Memory, Record, Status, Time, Work
-from attnbench.features.report import build
+from attnbench.features.report import contents
 from attnbench.report.figures.style import looks
 from attnbench.report.scenes import ReportRun, gather, scenes
 from impls.masks import Mask
@@ -174,7 +174,7 @@ def gathered(folder, *records, **header):
 def filled(folder, *records, **header):
     """The contents of a report of these runs."""
     found = gathered(folder, *records, **header)
-    return build.contents_of(found, folder / "m" / "run0" / "report")
+    return contents.contents_of(found, folder / "m" / "run0" / "report")
 
 
 def changed(record, **values):

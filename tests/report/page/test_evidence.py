@@ -8,7 +8,7 @@ import pytest
 from attnbench.core.evidence import Evidence
 from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimOutcome, ClaimVerdict
 from attnbench.features.report import page as html
-from attnbench.features.report.build import claims_of, model_cost
+from attnbench.features.report.contents import claims_of, model_cost
 from attnbench.features.report.files import summary
 from tests.claims.made import claim, point
 from tests.machines import BOX
@@ -27,8 +27,8 @@ def beside(filled, tmp_path):
         for name, text in found.items():
             kind, stamp = name.split("_")
             (folder / f"{stamp}-{kind}.json").write_text(text)
-        cost = model_cost([tmp_path / "a-run"])
-        return replace(contents, claims=claims_of([tmp_path / "a-run"]), model_cost=cost)
+        claims, cost = ([*read(tmp_path)] for read in (claims_of, model_cost))
+        return replace(contents, claims=claims, model_cost=cost)
 
     return made
 

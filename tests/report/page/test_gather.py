@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from attnbench.features.report.provenance import about, commands
+from attnbench.features.report.contents import about, commands
 from attnbench.report.scenes import gather, scenes
 from tests.report.page import runs
 from tests.report.page.runs import timed

@@ -13,14 +13,14 @@ import impls
 from attnbench.command import arguments
 from attnbench.core.record import Ranks
 from attnbench.features.report import page as html
-from attnbench.features.report.cells import PageCell, cells_of, place, repeats
-from attnbench.features.report.page import cards, packed
+from attnbench.features.report.facts import PageCell, cells_of, packed, place, repeats, why_none
+from attnbench.features.report.page import cards
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
 from impls.masks import Mask
 from impls.problem import Problem
 from tests.report.page import runs
-from tests.report.page.runs import NEAR, timed
+from tests.report.page.runs import NEAR, at, other, timed, untimed
 
 
 def asked(command):
@@ -138,3 +138,20 @@ def test_what_is_beside_the_only_one_is_named_and_without_anything_exact_nothing
     large, small = runs.memory(8 << 20), runs.memory(1 << 20)
     (row,) = rows(timed("matmul", memory=large), timed("sdpa", 2e-3, memory=small))
     assert row["memory"] == "8 MiB (sdpa: 1 MiB at 2.00× the time)"
+
+
+NEVER = [untimed(f"n{k}", "unavailable", problem=512) for k in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("records", "why"),
+    [
+        (NEVER, "unavailable"),
+        ([*NEVER, untimed("a", "out_of_memory", problem=512)], "out of memory"),
+        ([other("b", 1.0, 512)], "nothing exact, others timed"),
+        ([timed("a", 1.0, at(512, phase="decode").with_(q_len=1))], "not run"),
+    ],
+)
+def test_a_length_that_nobody_won_says_why_and_what_was_tried_goes_before_the_rest(records, why):
+    (scene, *_), _ = runs.staged(timed("a", 1.0, 256), *records)
+    assert why_none(scene, 512) == why

@@ -1,27 +1,38 @@
-"""The provenance of a run and how far it can be trusted: sentences and facts from its header."""
+"""The contents of a report, made from its runs: answers, provenance, evidence, what is missing."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePath
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 from statistics import median
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from attnbench.answer.ranking import margin_reason
-from attnbench.core.disk import RECORDS, SPOILED
-from attnbench.core.evidence import selfcheck_said
+from attnbench.core.disk import RECORDS, SPOILED, StoreError
+from attnbench.core.evidence import Evidence, evidence_of, read_evidence, selfcheck_said
 from attnbench.core.format import counted, duration, percent, size
 from attnbench.core.record import FINDINGS
 from attnbench.core.stats import drift_margin
-from attnbench.report.scenes import ReportRun, hardware, machine_line, part
-
-FOLDERS = re.compile(r"(^|[=:])/(?:[^/]*/)*")
-"""The folders of an absolute path, alone or behind the name of an option."""
-UNKNOWN = "not said"
+from attnbench.features.claims.view import claims_for_page
+from attnbench.features.quality.verb import quality_for_page
+from attnbench.report.figures.style import Look, looks
+from attnbench.report.scenes import ReportRun, Scene, hardware, machine_line, part, scenes
+from attnbench.report.sentences import (
+    Missing,
+    Only,
+    headlines,
+    how_sure,
+    missing,
+    only,
+    usual_length,
+)
 
 
 class About(NamedTuple):
@@ -39,6 +50,139 @@ class About(NamedTuple):
     commands: Sequence[str]
 
 
+@dataclass(frozen=True)
+class Contents:
+    """The data of the page, the summary and the files."""
+
+    title: str
+    length: int | None
+    """At which it opens; None where nothing has a time."""
+    headlines: Sequence[str]
+    confidence: str
+    only: Sequence[Only]
+    runs: Sequence[ReportRun]
+    abouts: Sequence[About]
+    scenes: Sequence[Scene]
+    looks: Mapping[str, Look]
+    baseline: str
+    """The variant that times are shown as multiples of; empty where there is none."""
+    missing: Sequence[Missing]
+    to_run: Mapping[int, str]
+    """The path from the report to the folder of each run, by its number."""
+    claims: Sequence[Mapping[str, Any]] = ()
+    model_cost: Sequence[Mapping[str, Any]] = ()
+
+
+def contents_of(runs: Sequence[ReportRun], out: Path) -> Contents:
+    """The contents of a report of these runs that will be written to a folder."""
+    all_scenes = scenes(runs)
+    length = usual_length(all_scenes)
+    folders = list(dict.fromkeys(run.path.resolve().parent for run in runs))
+    to_run = {run.number: os.path.relpath(run.path.resolve(), out.resolve()) for run in runs}
+    return Contents(
+        title=_title(runs),
+        length=length,
+        headlines=list(headlines(all_scenes, len(runs) > 1, length)),
+        confidence=how_sure(all_scenes),
+        only=[best for run in runs if (best := only(run, all_scenes))],
+        runs=runs,
+        abouts=[about(run) for run in runs],
+        scenes=all_scenes,
+        looks=looks(record for run in runs for record in run.records),
+        baseline=_baseline(all_scenes),
+        missing=missing(all_scenes),
+        to_run={number: quote(Path(path).as_posix()) for number, path in to_run.items()},
+        claims=[claims for folder in folders for claims in claims_of(folder)],
+        model_cost=[cost for folder in folders for cost in model_cost(folder)],
+    )
+
+
+def _title(runs: Sequence[ReportRun]) -> str:
+    machines = list(dict.fromkeys(run.machine for run in runs))
+    if len(runs) == 1:
+        return f"Which attention to use on {machine_line(runs[0]).partition(' · ')[0]}"
+    if len(machines) == 1:
+        return f"Which attention to use on {machines[0]}: {len(runs)} runs side by side"
+    return f"Which attention to use: {len(runs)} runs on {', '.join(machines)}"
+
+
+BASELINES = ("sdpa", "matmul", "einsum")
+"""The first of these that has a time is the baseline."""
+
+
+def _baseline(scenes: Sequence[Scene]) -> str:
+    """The variant that times are shown as multiples of; empty where nothing exact has a time."""
+    records = (r for scene in scenes for r in scene.regime.records)
+    timed = Counter(r.variant for r in records if r.time and r.computes == "softmax")
+    usual = [name for name in BASELINES if timed[name]]
+    return (usual or sorted(timed, key=lambda name: (-timed[name], name)) or [""])[0]
+
+
+# ---- evidence beside the runs: claims, and what a variant costs a model --------------------------
+
+TITLES = {
+    "model": "A trained model, its attention replaced by each variant",
+    "recall": "What small models recall that were trained with each variant",
+    "real": "Error and skill on what that model’s layers hand to attention",
+}
+
+
+def _newest(
+    folder: Path, kind: str, show: Callable[[Evidence], dict[str, Any]]
+) -> Iterator[tuple[Path, dict[str, Any] | str]]:
+    """The newest file of a kind with what it shows, or with why it can't be shown; one that was
+    stopped only where there is no whole one.
+    """
+    stopped: list[tuple[Path, dict[str, Any] | str]] = []
+    for file in evidence_of(folder, kind):
+        try:
+            evidence = read_evidence(file)
+            shown: dict[str, Any] | str = show(evidence)
+        except StoreError as error:
+            yield file, str(error)
+            return
+        except Exception as error:  # something in it is not what it should be
+            yield file, f"{file.name} can't be shown ({type(error).__name__}: {error})"
+            return
+        if not evidence.partial:
+            yield file, shown
+            return
+        stopped.append((file, shown))
+    yield from stopped[:1]
+
+
+def claims_of(folder: Path) -> Iterator[dict[str, Any]]:
+    """The newest claims in a machine's folder, or a note on why they can't be read."""
+    nothing: dict[str, Any] = {"made": "", "tried": [], "footnote": "", "left": None, "note": ""}
+    for _, claims in _newest(folder, "reproduce", claims_for_page):
+        shown = {"note": claims} if isinstance(claims, str) else claims
+        yield {"machine": folder.name, **nothing, **shown}
+
+
+def model_cost(folder: Path) -> Iterator[dict[str, Any]]:
+    """The newest evidence of each kind in a machine's folder."""
+    nothing: dict[str, Any] = {"conclusions": (), "tables": (), "lines": (), "figure": None}
+    for kind, title in TITLES.items():
+        for file, cost in _newest(folder, kind, _model_cost):
+            shown = {"source": cost} if isinstance(cost, str) else cost
+            yield {"title": title, "file": file.name, **nothing, **shown}
+
+
+def _model_cost(evidence: Evidence) -> dict[str, Any]:
+    header = evidence.made
+    source = f"{header['started'][:10]}, {header['machine']['name']}: {header['command']}"
+    if evidence.partial:
+        source += "; stopped before its end: a part of what was asked"
+    return {"source": source, **quality_for_page(evidence)}
+
+
+# ---- the provenance of a run ---------------------------------------------------------------------
+
+FOLDERS = re.compile(r"(^|[=:])/(?:[^/]*/)*")
+"""The folders of an absolute path, alone or behind the name of an option."""
+UNKNOWN = "not said"
+
+
 def about(run: ReportRun) -> About:
     """The provenance of a run, and how far it can be trusted."""
     margin = margin_reason(run.records) if any(r.time for r in run.records) else ""
@@ -50,10 +194,7 @@ def commands(run: ReportRun) -> tuple[str, ...]:
     """The commands that repeat the run, without the folders of its machine, and this report."""
     command, path = run.header.get("command"), run.path.resolve()
     report = f"attnbench report {shlex.quote(f'results/{path.parent.name}/{path.name}')}"
-    try:
-        words = shlex.split(str(command or ""))
-    except ValueError:
-        return str(command), report
+    words = shlex.split(str(command or ""))
     repeat = shlex.join(FOLDERS.sub(r"\1", word) for word in words)
     return (repeat, report) if repeat else (report,)
 
@@ -136,33 +277,12 @@ def _facts(run: ReportRun) -> Iterator[tuple[str, str]]:
     yield "seed of the inputs", str(header.get("seed", UNKNOWN))
     yield "protocol", f"{header.get('protocol', UNKNOWN)} (records of form {header['schema']})"
     yield "sampling budget", f"{header.get('budget_s', '?')} s a measurement"
-    yield "grid", _grid(part(header, "grid"))
     ceilings = part(header, "ceilings")
     rates = [f"{x / 1e12:.3g} TFLOP/s in {of}" for of, x in part(ceilings, "flops").items() if x]
     copies = {int(copied): rate for copied, rate in part(ceilings, "copy").items() if rate}
     rates += [f"{rate / 1e9:.3g} GB/s copying {size(copied)}" for copied, rate in copies.items()]
     yield "ceilings", "; ".join(rates) or "not measured"
     yield "records", f"{len(run.records)}, sha256 {digest}"
-
-
-def _grid(grid: Mapping[str, Any]) -> str:
-    """The values of each axis; of a grid in parts, what they share and then what differs."""
-    each = [_values(part) for part in grid.get("parts") or () if isinstance(part, Mapping)]
-    if not each:
-        return "; ".join(_values(grid)) or UNKNOWN
-    shared = [value for value in each[0] if all(value in other for other in each)]
-    rest = ["; ".join(value for value in one if value not in shared) for one in each]
-    return " | ".join(["; ".join(shared), *rest])
-
-
-def _values(grid: Mapping[str, Any]) -> list[str]:
-    """The values of each axis of a grid; no batch where tokens determine it."""
-    left_out = {"title", "parts", "batch" if grid.get("tokens") else ""}
-    return [
-        f"{name} {', '.join(map(str, v)) if isinstance(v, list) else v}"
-        for name, v in grid.items()
-        if v not in ([], None, "") and name not in left_out
-    ]
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
