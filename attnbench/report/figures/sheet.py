@@ -67,7 +67,7 @@ SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Plot:
-    """One figure: shown as the last value of a notebook's cell, written with ``save``."""
+    """One figure."""
 
     name: str
     title: str
@@ -75,24 +75,12 @@ class Plot:
     svg: str
     png: bytes
 
-    def save(self, path: str | Path) -> None:
-        """Into a file, .svg or .png; raises CantBeDone for other names."""
-        kinds = {".svg": self.svg.encode(), ".png": self.png}
-        if (suffix := Path(path).suffix) not in kinds:
-            raise CantBeDone(f"{path}: a figure is written as .svg or .png, not as {suffix!r}")
-        write_whole(Path(path), kinds[suffix], sync=False)
-
-    def __repr__(self) -> str:
-        return f"<{self.name}: {self.title}. {self.description}>"
-
-    def _repr_html_(self) -> str:
-        """As an image, so that nothing in it affects the rest of the page."""
+    def __html__(self) -> str:
+        """As an image, so that nothing in it affects the rest of a page."""
         data = base64.b64encode(self.svg.encode()).decode()
         words = escape(f"{self.title}. {self.description}")
         source = f"data:image/svg+xml;base64,{data}"
         return f'<img alt="{words}" src="{source}" style="max-width:100%">'
-
-    __html__ = _repr_html_
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def test_markup_in_a_name_stays_text():
     root = ElementTree.fromstring(drawn.svg)
     assert not [e for e in root.iter() if e.tag.endswith("script")]
     assert "#ffffff \ufffd\ufffd" in "".join(root.itertext())
-    assert drawn._repr_html_().count("<") == 1 and "&lt;script&gt;" in drawn._repr_html_()
+    assert drawn.__html__().count("<") == 1 and "&lt;script&gt;" in drawn.__html__()
 
 
 @pytest.mark.parametrize("name", ["sdpa", "a very long name " * 3, "x" * 5000, "a\x00\nb" * 40, ""])
