@@ -68,7 +68,7 @@ def show(what: Any = "results") -> Shown:
     ]
     untimed = (f"{', '.join(x.variants)} ({x.cells}): {x.reason}" for x in missing(all_scenes))
     return Shown(
-        list(headlines(all_scenes, several_runs=len(runs) > 1)),
+        list(map(str, headlines(all_scenes, several_runs=len(runs) > 1))),
         answers,
         winners([scene for scene in all_scenes if scene.timed]),
         list(untimed),

@@ -82,21 +82,34 @@ def standing_at(scene: Scene, length: int | None) -> Standing | None:
     return next(iter(below[-1:] or timed[:1]), None)
 
 
+class Headline(NamedTuple):
+    """The answer of one regime at one length, around the name of the variant to use."""
+
+    before: str
+    winner: str = ""
+    after: str = ""
+    beside: str = ""
+    """What is faster and not exact."""
+    scene: int = -1
+    """The number of its regime."""
+
+    def __str__(self) -> str:
+        return f"{self.before}{self.winner}{self.after} {self.beside}".strip()
+
+
 def headlines(
     scenes: Sequence[Scene], several_runs: bool, length: int | None = None
-) -> dict[str, int]:
-    """The first phases of each run at a length, by default at the longest of each; with the number
-    of the scene that each sentence is of.
-    """
+) -> list[Headline]:
+    """The first phases of each run at a length, by default at the longest of each."""
     phases: dict[int, dict[str, list[tuple[Scene, Standing]]]] = defaultdict(dict)
     for scene in scenes:
         if (standing := standing_at(scene, length)) is not None:
             of_run = phases[scene.run.number]
             of_run.setdefault(scene.regime.phase, []).append((scene, standing))
     if not phases:
-        return {"Nothing was measured; reasons below.": -1}
+        return [Headline("Nothing was measured; reasons below.")]
     names = distinct_words(scenes)
-    lines = {}
+    lines = []
     for of_run in phases.values():
         for some in list(of_run.values())[: 1 if several_runs else HEADLINES]:
             scene, standing = max(some, key=lambda each: each[1].length)
@@ -105,9 +118,12 @@ def headlines(
             if len(some) > 1 and words:  # the phase has several regimes
                 on += f" ({words})"
             doing = TO_DO.get(scene.regime.phase, f"For {scene.regime.phase}")
-            long = f"{standing.length:,} {_unit(scene)}"
-            line = f"{doing} at {long}{on}, {advice(standing)}. {beside(standing) or ''}"
-            lines[line.strip()] = scene.number
+            winner = standing.answer.winner if standing.answer else ""
+            text, use = advice(standing), "use " if advice(standing).startswith("use ") else ""
+            before = f"{doing} at {standing.length:,} {_unit(scene)}{on}, {use}"
+            after = f"{text[len(use) + len(winner) :]}."
+            also = str(beside(standing) or "")
+            lines.append(Headline(before, winner, after, also, scene.number))
     return lines
 
 

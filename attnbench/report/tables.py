@@ -19,8 +19,7 @@ from html import escape
 from typing import IO, Any, Literal, cast
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
-from rich.segment import Segment
+from rich.console import Console
 from rich.table import Column as GridColumn
 from rich.table import Table as Grid
 from rich.text import Text
@@ -128,9 +127,12 @@ def show(table: Table) -> None:
             head = Text(column.head, no_wrap=False)
             grid.add_column(head, justify=column.align, overflow="fold", no_wrap=not column.wrap)
         for row in table.cells():
-            texts = (Text().append(cell.value, cell.style) for cell in row)
-            both = zip(texts, row, strict=True)
-            grid.add_row(*(t.append(f" {cell.rest}") if cell.rest else t for t, cell in both))
+            rests = (f" {cell.rest}" if cell.rest else "" for cell in row)
+            texts = (
+                Text().append(for_terminal(x.value), x.style).append(for_terminal(rest))
+                for x, rest in zip(row, rests, strict=True)
+            )
+            grid.add_row(*texts)
         width = _fit(grid, out.width)  # as narrow as the console where that can be
         (out if width <= out.width else console(width)).print(grid)
     for note in table.notes:
@@ -202,39 +204,27 @@ WORD = 24
 last column, where paths and commands stand."""
 
 
-@dataclass(frozen=True)
-class _Harmless(RenderHook):
-    """Printed text without control characters, but for this package's own."""
-
-    trimmed: bool
-    """Without blanks at the ends of lines."""
-    inner: ConsoleRenderable | None = None
-
-    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [_Harmless(self.trimmed, each) for each in renderables]
-
-    def __rich_console__(self, out: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        if not self.trimmed:
-            for each in out.render(cast(ConsoleRenderable, self.inner), options):
-                yield each if each.control else each._replace(text=for_terminal(each.text))
-            return
-        for line in Segment.split_lines(out.render(_Harmless(False, self.inner), options)):
-            while line and not line[-1].text.strip():
-                line.pop()
-            if line:
-                line[-1] = Segment(line[-1].text.rstrip(), line[-1].style)
-            yield from line
-            yield Segment.line()
-
-
-class _Uncut(Console):
-    """Breaks lines between words alone; a longer word, or a table, stays as wide as it is."""
+class _Screen(Console):
+    """Breaks lines between words alone; a longer word, or a table, stays as wide as it is. It obeys
+    no text's own controls, and a file's lines end without blanks.
+    """
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **how: Any) -> None:
-        texts = (self.render_str(each) if isinstance(each, str) else each for each in objects)
-        if not soft_wrap:
-            texts = (_broken(x, self.width) if isinstance(x, Text) else x for x in texts)
-        super().print(*texts, soft_wrap=soft_wrap, overflow="ignore", crop=False, **how)
+        texts = []
+        for each in objects:
+            text = self.render_str(each) if isinstance(each, str) else each
+            if isinstance(text, Text):
+                text = text.copy()
+                text.plain = for_terminal(text.plain)
+                text = text if soft_wrap else _broken(text, self.width)
+            texts.append(text)
+        how |= {"soft_wrap": soft_wrap, "overflow": "ignore", "crop": False}
+        if self.is_terminal:
+            super().print(*texts, **how)
+            return
+        with self.capture() as printed:
+            super().print(*texts, **how)
+        self.file.write(re.sub(r"[ \t]+$", "", printed.get(), flags=re.MULTILINE))
 
 
 def _broken(text: Text, width: int) -> Text:
@@ -254,17 +244,13 @@ def _broken(text: Text, width: int) -> Text:
 
 
 def console(width: int | None = None) -> Console:
-    """Standard output, by default as wide as ``COLUMNS`` says or the terminal is. It shows no
-    text's own controls.
-    """
+    """Standard output, by default as wide as ``COLUMNS`` says or the terminal is."""
     file = cast(IO[str], Unchecked(sys.stdout))
-    screen = Console(file=file)
     if width is None:
+        screen = Console(file=file)
         columns = re.fullmatch("0*([1-9][0-9]{0,4})", os.environ.get("COLUMNS", ""))
         width = int(columns[1]) if columns else screen.width if screen.is_terminal else PIPED
-    out = _Uncut(highlight=False, width=width, height=1, file=file)  # else a dumb terminal has 80
-    out.push_render_hook(_Harmless(trimmed=not screen.is_terminal))
-    return out
+    return _Screen(highlight=False, width=width, height=1, file=file)  # else a dumb terminal has 80
 
 
 def _fit(grid: Grid, room: int) -> int:

@@ -25,6 +25,7 @@ from attnbench.features.quality.verb import quality_for_page
 from attnbench.report.figures.style import Look, looks
 from attnbench.report.scenes import ReportRun, Scene, hardware, machine_line, part, scenes
 from attnbench.report.sentences import (
+    Headline,
     Missing,
     Only,
     headlines,
@@ -57,7 +58,7 @@ class Contents:
     title: str
     length: int | None
     """At which it opens; None where nothing has a time."""
-    headlines: Sequence[str]
+    headlines: Sequence[Headline]
     confidence: str
     only: Sequence[Only]
     runs: Sequence[ReportRun]
@@ -82,7 +83,7 @@ def contents_of(runs: Sequence[ReportRun], out: Path) -> Contents:
     return Contents(
         title=_title(runs),
         length=length,
-        headlines=list(headlines(all_scenes, len(runs) > 1, length)),
+        headlines=headlines(all_scenes, len(runs) > 1, length),
         confidence=how_sure(all_scenes),
         only=[best for run in runs if (best := only(run, all_scenes))],
         runs=runs,

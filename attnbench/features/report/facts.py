@@ -23,7 +23,7 @@ from attnbench.core.settings import KEPT, allocator_of
 from attnbench.features.report.contents import Contents
 from attnbench.report.figures.style import MARKERS, Look
 from attnbench.report.scenes import ReportRun, Scene
-from attnbench.report.sentences import distinct_words, figures
+from attnbench.report.sentences import distinct_words
 from attnbench.sweep.presets import PRESETS
 from impls import Table, own_rows
 from impls.errors import CantBeDone
@@ -100,34 +100,6 @@ def place(cell: PageCell) -> tuple[float, ...]:
     time, kind = cell.record.time, kinds.get(cell.look.computes, 2)
     rank = (kind, time.median_s) if time else (math.inf, math.inf)
     return (cell.scene.number if cell.scene else math.inf, -cell.record.problem.kv_len, *rank)
-
-
-STOPS = {
-    "budget": "stopped by its budget",
-    "plateau": "stopped when its interval narrowed no more",
-    "converged": "stopped when its interval was within 1\N{NO-BREAK SPACE}%",
-}
-
-
-def summarize(cell: PageCell) -> str:
-    """A record in a line: ``550 ms [466, 568] · 9 samples, stopped by …``"""
-    record, time = cell.record, cell.record.time
-    if time is None:
-        parts = [
-            f"{record.status.words}: {record.reason}" if record.reason else record.status.words
-        ]
-    else:
-        stop = STOPS.get(time.stop, f"stopped: {time.stop}")
-        parts = [figures(time), f"{time.n:,} {'sample' if time.n == 1 else 'samples'}, {stop}"]
-        parts += filter(None, [time.sustained_words()])
-    if record.memory:
-        parts.append(f"peak {format.size(record.memory.peak_bytes)}")
-    if record.worst_error is not None:
-        error = format.three(record.worst_error)
-        parts.append("worst error " + error.replace("-", "\N{NON-BREAKING HYPHEN}"))  # one word
-    if time and time.doubts:
-        parts.append(f"noisy: {'; '.join(map(format.doubt_words, time.doubts))}")
-    return " · ".join(parts)
 
 
 def tables_of(header: Mapping[str, Any]) -> list[str]:
@@ -311,14 +283,6 @@ def _row(row: Variant, problems: Mapping[int, Problem]) -> dict[str, Any]:
     """Its title, its mathematics, and facts, of which empty ones are left out."""
     device = next((p.device for p in problems.values()), row.devices[0])
     phases, masks, dtypes = (", ".join(row.on(device, x)) for x in ("phases", "masks", "dtypes"))
-    cross = "unequal lengths in decoding" if row.cross == "decode" else "unequal lengths"
-    heads = f"head sizes {row.head_dims[0]} to {row.head_dims[1]}" if row.head_dims else ""
-    shapes = [
-        "grouped-query heads" if row.gqa else "",
-        cross if row.cross else "",
-        "values of another width" if row.value_dim else "",
-        heads,
-    ]
     needs = ", ".join([*row.requires, *(["CUDA"] if row.devices == ("cuda",) else [])])
     facts = {
         "Paper": row.paper,
@@ -327,7 +291,6 @@ def _row(row: Variant, problems: Mapping[int, Problem]) -> dict[str, Any]:
         "Phases": phases,
         "Masks": masks.replace("none,", "no mask,"),
         "Types": dtypes,
-        "Also takes": ", ".join(filter(None, shapes)),
         "Options": ", ".join(f"{k}={v}" for k, v in row.chosen.items() if k != "core"),
     }
     some = [[name, value] for name, value in facts.items() if value]
@@ -352,7 +315,6 @@ def packed(contents: Contents, cells: Sequence[PageCell]) -> str:
             "title": f"{cell.record.variant} at {p.kv_len:,} tokens: {where}",
             "file": f"{contents.to_run[cell.run.number]}/records.jsonl",
             "line": cell.line,
-            "summary": summarize(cell),
             "repeat": repeats(cell.record, cell.run.header),
             "record": shorten(record, DIGITS),
         }

@@ -291,7 +291,6 @@ async function openRecord(number) {
   const cell = (await held()).cells[number];
   if (!cell) return;
   $("#record-title").textContent = cell.title;
-  $("#said").textContent = cell.summary;
   $("#repeat").textContent = cell.repeat;
   $("#line").textContent = cell.line;
   $("#file").textContent = $("#file").href = cell.file;

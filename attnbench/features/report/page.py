@@ -5,9 +5,8 @@ It has rows of a table, cards of the answer, and, packed as one word, the record
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +32,6 @@ from attnbench.report.tables import Table, columns, to_html
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
-    from markupsafe import Markup
 
 
 HERE = Path(__file__).parent
@@ -43,66 +41,43 @@ MOST = 2500
 
 def render(contents: Contents) -> str:
     """The whole page."""
-    cells = cells_of(contents)
+    cells, scenes, several = cells_of(contents), contents.scenes, len(contents.runs) > 1
     by_record = {id(cell.record): cell for cell in cells}
-    regimes, lines = (
-        cards(contents.scenes, contents.looks, by_record),
-        verdicts(contents, by_record),
-    )
+    answers = [card for scene in scenes if (card := _card(scene, contents, by_record))]
     rows = sorted(cells, key=place)[:MOST]
-    answers = [row for card in regimes for row in card["rows"]]
-    answers += [row for _, of_scene in lines for row in of_scene]
-    linked = [cell for row in answers for cell in (*row["tied"], row["cell"]) if cell]
-    leaders = {name for scene in contents.scenes for s in scene.standings for name in s.leaders}
+    linked = [row for card in answers for row in (*card["rows"], *card["lengths"])]
+    shown = [cell for row in linked for cell in (*row["tied"], row["cell"]) if cell]
+    timed = [cell.record for cell in cells if cell.record.time]
+    sections = {
+        "scaling": bool(timed),
+        "tradeoffs": any(r.memory or r.distance for r in timed),
+        "memory": any(r.memory for r in timed),
+        "energy": any(r.energy and r.energy.joules for r in timed),
+        "map": any(s.answer for scene in scenes for s in scene.standings),
+    }
+    lengths = lengths_of(scenes)
+    axes = [axes_of(scene) for scene in scenes]
+    choices = {axis: list(dict.fromkeys(each[axis] for each in axes)) for axis in AXES}
     margins = sorted(round(run.margin, 3) for run in contents.runs)
-    lengths = lengths_of(contents.scenes)
-    by_length = {n: headlines(contents.scenes, len(contents.runs) > 1, n) for n in lengths}
-    facts = drawing(contents, {key: cell.number for key, cell in by_record.items()})
-    sections = _sections(facts)
     return _template().render(
         c=contents,
-        cards=regimes,
-        verdicts=lines,
-        apart=distinct_words(contents.scenes),
-        shared=shared_words(contents.scenes),
+        cards=answers,
+        apart=distinct_words(scenes),
+        shared=shared_words(scenes),
         cells=rows,
         all_cells=len(cells),
         sections=[name for name, there in sections.items() if there],
-        absent=[why for name, why in WHY_NOT.items() if not sections[name]],
         closest=[(run, _closest(run, contents)) for run in contents.runs],
-        facts=facts,
+        facts=drawing(contents, {key: cell.number for key, cell in by_record.items()}),
         lengths=lengths,
-        choices=_choices(contents),
-        blob=packed(contents, list({c.number: c for c in chain(linked, rows)}.values())),
-        headlines={
-            n: [(*_in_two(line, leaders), scene) for line, scene in some.items()]
-            for n, some in (by_length or {0: dict.fromkeys(contents.headlines, -1)}).items()
-        },
+        choices=[choice for choice in choices.items() if len(choice[1]) > 1],
+        blob=packed(contents, list({c.number: c for c in chain(shown, rows)}.values())),
+        headlines={n: headlines(scenes, several, n) for n in lengths} or {0: contents.headlines},
         missing=_missing(contents),
         margin=" to ".join(dict.fromkeys(map(format.percent, (margins[0], margins[-1])))),
         floor=format.percent(MARGIN),
-        untimed=[scene for scene in contents.scenes if not scene.timed],
+        untimed=[scene for scene in scenes if not scene.timed],
     )
-
-
-WHY_NOT = {
-    "memory": "no memory was measured",
-    "energy": "no energy was measured; 'attnbench run --energy' does it",
-}
-"""The reason why the page has no figure of a section."""
-
-
-def _sections(facts: Mapping[str, Any]) -> dict[str, bool]:
-    """The sections of figures, and for each whether there is anything to draw."""
-    scenes = facts["scenes"]
-    cells = [dict(zip(facts["fields"], row, strict=True)) for row in facts["timed"]]
-    return {
-        "scaling": bool(cells),
-        "tradeoffs": any(cell["peak"] or cell["distance"] for cell in cells),
-        "memory": any(cell["peak"] for cell in cells),
-        "energy": any(cell["joules"] for cell in cells),
-        "map": any("use" in a for scene in scenes.values() for a in scene["answers"].values()),
-    }
 
 
 def templates(**how: Any) -> Environment:
@@ -123,35 +98,6 @@ def _template() -> Template:
     for function in (format.ms, format.mib, format.figures, format.ratio):
         environment.filters[function.__name__] = function
     return environment.get_template("page.html")
-
-
-def _in_two(line: str, names: set[str]) -> tuple[Markup, Markup]:
-    """The first sentence, with the recommended variants bold, and what follows it."""
-    first, point, rest = line.partition(". ")
-    advice, colon, why = first.partition(": ")
-    bold = emphasised(advice, names) + emphasised(colon + why + point.strip(), set())
-    return bold, emphasised(rest, set())
-
-
-def emphasised(text: str, names: set[str]) -> Markup:
-    """The text, escaped, the names in it bold; an interval stays on one line."""
-    from markupsafe import Markup, escape
-
-    text = re.sub(r"\[([\d.,]+), ([\d.,]+)\]", "[\\1,\N{NO-BREAK SPACE}\\2]", text)
-    if not names:
-        return escape(text)
-    longest = sorted(map(re.escape, names), key=lambda name: (-len(name), name))
-    parts = re.split(rf"(?<![\w.?=-])({'|'.join(longest)})(?![\w?=-]|\.\w)", text)
-    return Markup("").join(
-        Markup("<b>{}</b>").format(part) if n % 2 else escape(part) for n, part in enumerate(parts)
-    )
-
-
-def _choices(contents: Contents) -> Iterator[tuple[str, list[str]]]:
-    """Each axis on which regimes differ, with its values."""
-    axes = [axes_of(scene) for scene in contents.scenes]
-    values = ((axis, list(dict.fromkeys(each[axis] for each in axes))) for axis in AXES)
-    return (choice for choice in values if len(choice[1]) > 1)
 
 
 CLOSEST = 12
@@ -195,45 +141,32 @@ TIES, DOUBTS = 3, 3
 """Ties and doubts of a line that are named; the rest is counted."""
 
 
-def cards(
-    scenes: Sequence[Scene], looks: Mapping[str, Look], by_record: Mapping[int, PageCell]
-) -> list[dict[str, Any]]:
-    """For each regime in which anything has a time its rows, the longest lengths first.
-
-    They are what readers ask about. Beside them ``untimed``: how many of its cells have no time.
+def _card(
+    scene: Scene, contents: Contents, by_record: Mapping[int, PageCell]
+) -> dict[str, Any] | None:
+    """A regime's answers: a row a stretch, the longest lengths first; and a row a length, of which
+    one is ``open`` at first. None where nothing has a time.
     """
-    return [
+    first = standing_at(scene, contents.length)
+    row = partial(_row, scene, contents.looks, by_record)
+    lengths = [{**row(Stretch((s,))), "open": s is first} for s in scene.standings if s.timed]
+    return (
         {
             "scene": scene,
-            "rows": [_row(scene, stretch, looks, by_record) for stretch in scene.stretches[::-1]],
+            "rows": [row(stretch) for stretch in scene.stretches[::-1]],
+            "lengths": lengths,
             "untimed": sum(r.time is None for r in scene.regime.records),
         }
-        for scene in scenes
-        if scene.timed
-    ]
-
-
-def verdicts(
-    contents: Contents, by_record: Mapping[int, PageCell]
-) -> list[tuple[Scene, list[dict[str, Any]]]]:
-    """For each regime that has a time a line at each length; ``open``: it is shown first."""
-    verdicts = []
-    for scene in contents.scenes:
-        first = standing_at(scene, contents.length)
-        lines = [
-            {**_row(scene, Stretch((s,)), contents.looks, by_record), "open": s is first}
-            for s in scene.standings
-            if s.timed
-        ]
-        verdicts += [(scene, lines)] if lines else []
-    return verdicts
+        if lengths
+        else None
+    )
 
 
 def _row(
     scene: Scene,
-    stretch: Stretch,
     looks: Mapping[str, Look],
     by_record: Mapping[int, PageCell],
+    stretch: Stretch,
 ) -> dict[str, Any]:
     """One stretch of lengths: ``winner`` is None where nothing exact has a time.
 

@@ -47,7 +47,11 @@ def report(arguments: argparse.Namespace) -> int:
             if standing.answer
         ]
         files = {"index": str(result.index), "files": [str(path) for path in result.files]}
-        print(json.dumps({**files, "headlines": list(contents.headlines), "answers": answers}))
+        print(
+            json.dumps(
+                {**files, "headlines": list(map(str, contents.headlines)), "answers": answers}
+            )
+        )
     else:
         print(*contents.headlines, sep="\n")
     say(f"the report is {result.index}, with {len(result.files) - 1} files beside it")

@@ -153,7 +153,6 @@ def test_a_number_leads_to_its_record_and_the_command_that_repeats_it(small):
     tab = small()
     tab.locator("#cells tbody tr", has_text="matmul").first.locator("a").press("Enter")
     tab.wait_for_selector("dialog[open]")
-    assert re.match(r"38\.4 ms \[.*\] · 9 samples, stopped by its budget", tab.inner_text("#said"))
     raw = tab.inner_text("#json")
     assert '"variant": "matmul"' in raw and "samples_s" not in raw
     command = tab.inner_text("#repeat")

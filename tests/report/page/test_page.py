@@ -13,8 +13,7 @@ import impls
 from attnbench.command import arguments
 from attnbench.core.record import Ranks
 from attnbench.features.report import page as html
-from attnbench.features.report.facts import PageCell, cells_of, packed, place, repeats, why_none
-from attnbench.features.report.page import cards
+from attnbench.features.report.facts import cells_of, packed, place, repeats, why_none
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
 from impls.masks import Mask
@@ -107,16 +106,20 @@ def test_every_record_is_there_without_its_samples_and_every_figures_numbers(fil
     assert 1 < len(held) < len(cells)
 
 
-def rows(*records):
-    """The rows of the one card of these records."""
-    (scene,), looks = runs.staged(*records)
-    numbered = enumerate(records)
-    cells = [PageCell(n, r, scene.run, n + 1, None, looks[r.variant]) for n, r in numbered]
-    (card,) = cards([scene], looks, {id(cell.record): cell for cell in cells})
-    return card["rows"]
+@pytest.fixture
+def rows(tmp_path):
+    """Calls with records and returns the rows of their one card."""
+
+    def made(*records):
+        contents = runs.filled(tmp_path / str(len([*tmp_path.iterdir()])), records)
+        by_record = {id(cell.record): cell for cell in cells_of(contents)}
+        (scene,) = contents.scenes
+        return html._card(scene, contents, by_record)["rows"]
+
+    return made
 
 
-def test_the_longest_lengths_come_first_and_alike_ones_are_one_row():
+def test_the_longest_lengths_come_first_and_alike_ones_are_one_row(rows):
     times = {64: (1e-3, 2e-3), 128: (2e-3, 4e-3), 256: (9e-3, 4e-3)}
     both = [timed(v, t, n) for n, some in times.items() for v, t in zip("ab", some, strict=True)]
     found = rows(*both)
@@ -126,7 +129,7 @@ def test_the_longest_lengths_come_first_and_alike_ones_are_one_row():
     assert found[0]["lead"] == "2.25× [2.16, 2.34] faster than the next, a"
 
 
-def test_what_is_beside_the_only_one_is_named_and_without_anything_exact_nothing_is_ranked():
+def test_what_is_beside_the_only_one_is_named_and_without_anything_exact_nothing_is_ranked(rows):
     near = timed("near", 2e-3, computes=NEAR, distance=runs.far(0.7))
     (row,) = rows(timed("sdpa", 4e-3), near)
     assert row["other"].variant == "near" and row["beside"].before == "Faster, but not exact:"

@@ -10,7 +10,7 @@ from tests.report.page.runs import NEAR, OWN, at, timed, untimed
 
 
 def told(*records):
-    return list(headlines(runs.staged(*records)[0], several_runs=False))
+    return list(map(str, headlines(runs.staged(*records)[0], several_runs=False)))
 
 
 def test_of_a_tie_one_is_recommended_and_doubt_and_the_only_one_and_none_are_said():
