@@ -193,7 +193,7 @@ def shared_words(scenes: Sequence[Scene]) -> list[str]:
 
 
 def how_sure(scenes: Sequence[Scene]) -> str:
-    """``of 15 answers 11 are clear leads, 4 are ties; 10 of the 15 are noisy; 9 samples a …``
+    """``of 15 answers 11 are clear, 4 are tied, 10 are noisy; 9 samples a timing at …``
 
     Empty where there is no answer.
     """
@@ -203,20 +203,19 @@ def how_sure(scenes: Sequence[Scene]) -> str:
         return ""
     ties = sum(bool(a.equal) for a in answers.values())
     leads = sum(a.next is not None and not a.equal for a in answers.values())
-    alone = len(answers) - ties - leads
-    counts = [
-        (leads, "is a clear lead", "are clear leads"),
-        (ties, "is a tie", "are ties"),
-        (alone, "is of the only exact variant", "are of the only exact variant"),
-    ]
-    kinds = ", ".join(f"{n} {many if n > 1 else one}" for n, one, many in counts if n)
-    if doubted := sum(bool(a.flags) for a in answers.values()):
-        kinds += f"; {doubted} of the {len(answers)} {'are' if doubted > 1 else 'is'} noisy"
+    counts = {
+        "clear": leads,
+        "tied": ties,
+        "of the only exact variant": len(answers) - ties - leads,
+        "noisy": sum(bool(a.flags) for a in answers.values()),
+    }
+    each = (f"{n} {'is' if n == 1 else 'are'} {kind}" for kind, n in counts.items() if n)
     noisy = sum(bool(time.doubts) for time in times.values())
-    disturbed = f"{noisy:,} of {len(times):,} timings were noisy"
     samples = median(time.n for time in times.values())
-    answered = f"of {format.counted(len(answers), 'answer')} {kinds}"
-    return f"{answered}; {samples:,.0f} samples a timing at the median; {disturbed}"
+    return (
+        f"of {format.counted(len(answers), 'answer')} {', '.join(each)}; {samples:,.0f} samples a "
+        f"timing at the median; {noisy:,} of {len(times):,} timings were noisy"
+    )
 
 
 class Only(NamedTuple):
@@ -239,25 +238,19 @@ def only(run: ReportRun, scenes: Sequence[Scene]) -> Only | None:
         return None
     first = advised(ranked, (s for scene in own for s in scene.standings))
     names = distinct_words(own)
-    worst, where = 1.0, ""
-    for scene in own:
-        for length in scene.regime.lengths:
-            exact = scene.regime.exact(length)
-            if first.variant in exact:
-                ratio = exact[first.variant] / min(exact.values())
-                if ratio > worst:
-                    worst = ratio
-                    phase = names[scene.number].replace(" · ", ", ")
-                    where = f"{phase}, {length:,} {_unit(scene)}"
+    ratios = {
+        exact[first.variant] / min(exact.values()): (scene, length)
+        for scene in reversed(own)
+        for length in reversed(scene.regime.lengths)
+        if first.variant in (exact := scene.regime.exact(length))
+    }
+    worst = max(ratios)
+    scene, length = ratios[worst]
+    where = f"{names[scene.number].replace(' · ', ', ')}, {length:,} {_unit(scene)}"
     factor, count = first.mostly()
     missed = first.problems - len(first.ratios)
-    if count == first.problems and worst > FACTORS[0]:
-        near = f"within {format.ratio(worst)} of the best on all {count} problems (worst: {where})"
-    elif count == first.problems:
-        near = f"within {factor:g}× of the best on all {count} problems"
-    else:
-        near = f"within {factor:g}× of the best on {count} of {first.problems} problems"
-        near += f", at worst {format.ratio(worst)} ({where})" if where else ""
+    near = f"within {factor:g}× of the best on {count} of {first.problems} problems"
+    near += f", at worst {format.ratio(worst)} ({where})" if worst > FACTORS[0] else ""
     return Only(run, first.variant, near + (f"; no time on {missed}" if missed else ""))
 
 
@@ -327,17 +320,17 @@ def missing(scenes: Sequence[Scene]) -> list[Missing]:
         for length, cells in scene.regime.cells.items():
             for variant in variants:
                 record = cells.get(variant)
-                status, reason, remedy = NOT_RUN, NO_RECORD, GO_ON
-                if record is not None:
+                if record is None:
+                    status, reason, remedy = NOT_RUN, NO_RECORD, GO_ON
+                elif record.time is None:
                     status, remedy = str(record.status), record.remedy
                     reason = record.reason or record.note or ONLY_CHECKED
-                if record is not None and record.time is not None:
+                else:
                     continue
                 for name in (variant, variant.partition("?")[0]):  # so that equal reasons are one
                     reason, remedy = (x.removeprefix(f"{name} ") for x in (reason, remedy))
                 key = status, NUMBER.sub("#", reason), NUMBER.sub("#", remedy)
                 groups[key].append((scene, length, variant, reason, remedy))
-    several = len({scene.run.number for scene in scenes}) > 1
     everywhere = sum(len(scene.regime.lengths) for scene in scenes)
     reasons = []
     for (status, *_), some in groups.items():
@@ -345,20 +338,19 @@ def missing(scenes: Sequence[Scene]) -> list[Missing]:
         if any(texts != [reason, remedy] for _, _, _, *texts in some):
             reason += " (with other numbers elsewhere)"
         names = tuple(dict.fromkeys(variant for _, _, variant, _, _ in some))
-        where = ["everywhere"] if len(some) == len(names) * everywhere else _where(some, several)
-        reasons.append(Missing(status, reason, remedy, names, tuple(where), len(some)))
+        where = ["everywhere"] if len(some) == len(names) * everywhere else _where(scenes, some)
+        reasons.append(Missing(status, reason, remedy, names, where, len(some)))
     return sorted(reasons, key=lambda m: (ORDER.index(m.status), -m.cells))
 
 
-def _where(cells: Sequence[tuple[Scene, int, str, str, str]], several_runs: bool) -> list[str]:
+def _where(scenes: Sequence[Scene], cells: Sequence[tuple[Scene, int, str, str, str]]) -> list[str]:
     """A phrase a regime, with the lengths."""
-    lengths: dict[int, tuple[Scene, set[int]]] = {}
-    for scene, length, *_ in cells:
-        lengths.setdefault(scene.number, (scene, set()))[1].add(length)
+    several = len({scene.run.number for scene in scenes}) > 1
     phrases = []
-    for scene, some in lengths.values():
-        run = f"{scene.run.name}: " if several_runs else ""
+    for scene in scenes:
+        some = {length for other, length, *_ in cells if other is scene}
         whole = some == set(scene.regime.lengths)
         at = "all lengths" if whole else "; ".join(f"{n:,}" for n in sorted(some))
-        phrases.append(f"{run}{scene.regime}: {at}")
+        run = f"{scene.run.name}: " if several else ""
+        phrases += [f"{run}{scene.regime}: {at}"] if some else []
     return phrases

@@ -45,9 +45,8 @@ def frame(rows: Iterable[Row]) -> pd.DataFrame:
     """Rows as a DataFrame; where there is no number, NaN."""
     import pandas as pd
 
-    rows = list(rows)
-    table = pd.DataFrame(rows, columns=names_of(rows))
-    return table.astype({name: float for name in table if rows and table[name].isna().all()})
+    table = pd.DataFrame(list(rows))
+    return table.astype({name: float for name in table if len(table) and table[name].isna().all()})
 
 
 def html(table: pd.DataFrame) -> str:

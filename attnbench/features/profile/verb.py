@@ -89,12 +89,6 @@ def plan_cells(
         grid = grid.with_(phase=(_first([row.on(grid.device, "phases") for row in rows], PHASES),))
     if "mask" not in changes:
         grid = grid.with_(mask=(_first([row.on(grid.device, "masks") for row in rows], MASKS),))
-    if rows[0].level != rows[-1].level:
-        raise InvalidProblem(
-            f"{rows[0].label} works at level {rows[0].level} and {rows[-1].label} at "
-            f"{rows[-1].level}: they are given different things, so neither is slower than the "
-            "other; name two of one"
-        )
     cells = make_plan(table, names, grid, machine, tuned=True).cells
     problems = list(dict.fromkeys(cell.problem for cell in cells))
     if len(problems) > 1:

@@ -65,8 +65,6 @@ class Contents:
     abouts: Sequence[About]
     scenes: Sequence[Scene]
     looks: Mapping[str, Look]
-    baseline: str
-    """The variant that times are shown as multiples of; empty where there is none."""
     missing: Sequence[Missing]
     to_run: Mapping[int, str]
     """The path from the report to the folder of each run, by its number."""
@@ -90,7 +88,6 @@ def contents_of(runs: Sequence[ReportRun], out: Path) -> Contents:
         abouts=[about(run) for run in runs],
         scenes=all_scenes,
         looks=looks(record for run in runs for record in run.records),
-        baseline=_baseline(all_scenes),
         missing=missing(all_scenes),
         to_run={number: quote(Path(path).as_posix()) for number, path in to_run.items()},
         claims=[claims for folder in folders for claims in claims_of(folder)],
@@ -105,18 +102,6 @@ def _title(runs: Sequence[ReportRun]) -> str:
     if len(machines) == 1:
         return f"Which attention to use on {machines[0]}: {len(runs)} runs side by side"
     return f"Which attention to use: {len(runs)} runs on {', '.join(machines)}"
-
-
-BASELINES = ("sdpa", "matmul", "einsum")
-"""The first of these that has a time is the baseline."""
-
-
-def _baseline(scenes: Sequence[Scene]) -> str:
-    """The variant that times are shown as multiples of; empty where nothing exact has a time."""
-    records = (r for scene in scenes for r in scene.regime.records)
-    timed = Counter(r.variant for r in records if r.time and r.computes == "softmax")
-    usual = [name for name in BASELINES if timed[name]]
-    return (usual or sorted(timed, key=lambda name: (-timed[name], name)) or [""])[0]
 
 
 # ---- evidence beside the runs: claims, and what a variant costs a model --------------------------
@@ -255,9 +240,6 @@ def _facts(run: ReportRun) -> Iterator[tuple[str, str]]:
     yield "run", str(header.get("run") or run.path.name)
     yield "started", str(header.get("started") or UNKNOWN)
     yield "machine", ", ".join([run.machine, *hardware(machine)])
-    nodes = part(header, "nodes")
-    for kind, node in nodes.items() if len(nodes) > 1 else ():
-        yield f"node {kind}", ", ".join(hardware(part(node, "machine"))) or UNKNOWN
     yield "system", f"{machine.get('system', UNKNOWN)}, Python {machine.get('python', '?')}"
     yield "versions", _pairs(part(machine, "versions"))
     yield "torch's CUDA", str(machine.get("torch_cuda") or "none")
@@ -269,12 +251,9 @@ def _facts(run: ReportRun) -> Iterator[tuple[str, str]]:
     if mhz := [x for t in timed if (x := t.clocks.get("sm_mhz"))]:
         clocks.append(f"GPU at {min(mhz):.0f} to {max(mhz):.0f} MHz while sampling")
     yield "clocks", "; ".join(clocks) or "no time was taken"
-    codes = {"code": part(header, "code")}
-    codes |= {f"code of leg {n}": leg for n, leg in enumerate(header.get("legs") or (), 2)}
-    for name, of in codes.items():
-        code, since = of.get("code", of), f", from {of['started']}" if "started" in of else ""
-        dirty = ", with uncommitted changes" if code.get("dirty") is True else ""
-        yield name, f"commit {code.get('commit') or 'not known'}{dirty}{since}"
+    code = part(header, "code")
+    dirty = ", with uncommitted changes" if code.get("dirty") is True else ""
+    yield "code", f"commit {code.get('commit') or 'not known'}{dirty}"
     yield "seed of the inputs", str(header.get("seed", UNKNOWN))
     yield "protocol", f"{header.get('protocol', UNKNOWN)} (records of form {header['schema']})"
     yield "sampling budget", f"{header.get('budget_s', '?')} s a measurement"

@@ -48,7 +48,6 @@ class PageCell:
     look: Look
     to_best: float | None = None
     """Its median over that of the fastest exact variant at its length."""
-    to_baseline: float | None = None
 
     @property
     def units(self) -> dict[str, str]:
@@ -58,7 +57,6 @@ class PageCell:
             "ms": format.ms(time.median_s if time else None),
             "tflops": format.figures(cost.flops / time.median_s / 1e12 if time and cost else None),
             "share": format.percent(self.record.share_of_ceiling if time else None),
-            "baseline": format.ratio(self.to_baseline),
         }
 
     @property
@@ -75,22 +73,20 @@ class PageCell:
 def cells_of(contents: Contents) -> list[PageCell]:
     """All cells, run by run in the order of their files."""
     scenes = {id(r): scene for scene in contents.scenes for r in scene.regime.records}
-    medians: dict[tuple[int, int], tuple[float | None, float | None]] = {}
-    for scene in contents.scenes:  # of the fastest exact variant and of the baseline
-        for length in scene.regime.lengths:
-            base = scene.regime.timed(length).get(contents.baseline)
-            best = min(scene.regime.exact(length).values(), default=None)
-            both = best, base.time.median_s if base and base.time else None
-            medians[scene.number, length] = both
+    best = {
+        (scene.number, length): min(scene.regime.exact(length).values(), default=None)
+        for scene in contents.scenes
+        for length in scene.regime.lengths
+    }
     cells: list[PageCell] = []
     for run in contents.runs:
         for record, line in zip(run.records, run.lines, strict=True):
-            home, ratios = scenes.get(id(record)), list[float | None]()
-            if home and (time := record.time):
-                others = medians[home.number, record.problem.kv_len]
-                ratios = [time.median_s / other if other else None for other in others]
+            home, to_best = scenes.get(id(record)), None
+            fastest = best[home.number, record.problem.kv_len] if home else None
+            if fastest and record.time:
+                to_best = record.time.median_s / fastest
             look = contents.looks[record.variant]
-            cells.append(PageCell(len(cells), record, run, line, home, look, *ratios))
+            cells.append(PageCell(len(cells), record, run, line, home, look, to_best))
     return cells
 
 
@@ -187,7 +183,6 @@ def drawing(contents: Contents, numbers: Mapping[int, int]) -> dict[str, Any]:
         "untimed": untimed,
         "lengths": lengths_of(contents.scenes),
         "length": contents.length,
-        "baseline": place.get(contents.baseline, -1),
     }
 
 

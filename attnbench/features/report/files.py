@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from attnbench.core.disk import StoreError, writable_folder, write_whole
 from attnbench.features.report.contents import Contents, contents_of
@@ -14,6 +13,7 @@ from attnbench.features.report.page import render, templates
 from attnbench.report.scenes import ReportRun, gather
 from attnbench.report.sentences import sentences, winners
 from attnbench.report.tables import csv_of, markdown_text, to_markdown
+from attnbench.report.tidy import measurements, names_of
 
 INDEX = "index.html"
 ERRORS = "backslashreplace"  # of a path that is not UTF-8
@@ -92,27 +92,13 @@ def summary(contents: Contents) -> str:
 
 # ---- the data ------------------------------------------------------------------------------------
 
-LEFT_OUT = ("run", "detail", "spent_s", "schema")
-"""Fields of a record that are the run's, or not about attention."""
-
 
 def data(runs: Sequence[ReportRun]) -> str:
-    """All records, a row each; nested values by their path, without the samples."""
-    rows = []
-    for run in runs:
-        about = {"run": run.header.get("run") or run.path.name, "machine": run.machine}
-        for line, record in zip(run.lines, run.records, strict=True):
-            fields = {k: v for k, v in record.to_dict().items() if k not in LEFT_OUT}
-            if fields["time"] is not None:
-                del fields["time"]["samples_s"]
-            rows.append({**about, "line": line, **dict(_flat(fields))})
-    names = dict.fromkeys(name for row in rows for name in row)
-    return csv_of([list(names), *([row.get(name) for name in names] for row in rows)])
-
-
-def _flat(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{path}{name}.")
-        elif value is not None:
-            yield path + name, "; ".join(map(str, value)) if isinstance(value, list) else value
+    """All measurements, a row each, with the line of each in its run's records."""
+    rows = [
+        {"run": run.header.get("run") or run.path.name, "machine": run.machine, "line": line} | row
+        for run in runs
+        for line, row in zip(run.lines, measurements(run), strict=True)
+    ]
+    names = names_of(rows)
+    return csv_of([names, *([row.get(name) for name in names] for row in rows)])

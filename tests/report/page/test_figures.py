@@ -1,7 +1,5 @@
 """The figures of the page in a real browser: a run with a tie, a clear lead and a noisy one."""
 
-import csv
-import io
 import re
 import struct
 from functools import partial
@@ -10,7 +8,6 @@ from xml.etree import ElementTree
 import pytest
 
 from attnbench.features.report import page as html
-from tests.report.page import runs
 from tests.report.page.reading import (
     attributes,
     figure,
@@ -148,31 +145,6 @@ def test_the_list_is_searched_by_name_and_family(forward, words, found):
         assert seen(tab, ".pick") == found and set(variants(tab)) == set(found)
 
 
-@pytest.mark.parametrize(
-    ("words", "near"),
-    [("lhs", ["lsh"]), ("blokced", ["window.blocked"]), ("<b>zzzzzzzz", [])],
-)
-def test_a_misspelt_name_is_offered_the_nearest(forward, words, near):
-    tab = forward()
-    tab.click("#variants summary")
-    tab.fill("#find", words)
-    assert seen(tab, "#near")[0].startswith(f"No variant is called “{words}”.")
-    assert seen(tab, "#near button")[:1] == near
-    if near:
-        tab.locator("#near button").first.click()
-        assert seen(tab, ".pick") == near
-
-
-def test_two_that_are_picked_are_compared_in_a_sentence(forward):
-    tab = forward()
-    tab.evaluate("pick(looks.filter(({ name }) => ['gla', 'sdpa'].includes(name)))")
-    assert seen(tab, "#pair") == [
-        "sdpa against gla at 256 tokens: forward · causal 25.6× faster. gla is not exact softmax."
-    ]
-    tab.evaluate("change({ v: '' })")
-    assert seen(tab, "#pair") == []
-
-
 def test_the_next_click_closes_the_list_and_no_more(forward):
     tab = forward()
     tab.click("#variants summary")
@@ -197,12 +169,6 @@ def test_a_panel_says_how_times_grow_and_judges_by_the_margin(forward):
     verdicts = [row.split("\t")[2] for row in seen(tab, "#about .times tbody tr")]
     assert verdicts == ["tied (1.01× the time)", "4.00× slower", "1.20× slower"]
     assert note.count() == 0
-
-
-def test_a_badge_leads_to_what_it_means(forward):
-    tab = forward()
-    tab.locator("a.sure").locator("visible=true").first.click()
-    expect(tab.locator("#sure")).to_be_in_viewport()
 
 
 def test_what_is_noisy_is_marked_in_the_table(forward):
@@ -314,20 +280,3 @@ def test_a_figure_is_saved_as_svg_and_png_in_light_colours(small, tmp_path):
     assert png.startswith(b"\x89PNG") and len(png) > 5000
     assert struct.unpack(">II", png[16:24]) == (int(3 * wide), int(3 * high))
     assert tab.evaluate("'theme' in document.documentElement.dataset") is False
-
-
-@pytest.mark.parametrize("what", ["scaling", "map"])
-def test_the_numbers_of_a_figure_are_saved_as_csv(small, what, tmp_path):
-    text = saved(small("#v=sdpa"), what, "csv", tmp_path).decode()
-    rows = list(csv.DictReader(io.StringIO(text)))
-    assert {int(row["length"]) for row in rows} == set(runs.LENGTHS)
-    sdpa = [row for row in rows if row["winner" if what == "map" else "variant"] == "sdpa"]
-    assert float(sdpa[-1]["s"]) == pytest.approx(12e-3 if what == "scaling" else 4e-3)
-
-
-def test_a_saved_sheet_has_no_formula(small):
-    tab = small()
-    figure(tab, "scaling")
-    tab.evaluate("looks.forEach(look => look.name = '=1+1,\"x\"')")
-    lines = tab.evaluate("numbers($('#scaling figure:not([hidden])'))").splitlines()
-    assert len(lines) > 1 and all(line.startswith('"\'=1+1,""x""",') for line in lines[1:])
