@@ -3,7 +3,6 @@
 import re
 from itertools import pairwise
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 
@@ -205,25 +204,6 @@ def test_a_panel_says_what_a_variant_is_how_it_does_and_how_it_is_used(small):
     assert "8.00× slower" in seen(tab, "#about-here li")[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [(runs.MARKUP, "not built into attnbench"), ("einsum", "It has no time in this run")],
-)
-def test_a_panel_says_what_it_lacks(small, name, words):
-    tab = small(f"#about={quote(name)}")
-    expect(tab.locator("#about-title")).to_have_text(name)
-    assert words in tab.inner_text("#about") and tab.locator("img").count() == 0
-
-
-def test_the_theme_follows_the_system_until_somebody_chooses(small):
-    ground = "getComputedStyle(document.body).backgroundColor"
-    tab = small(color_scheme="dark")
-    dark = tab.evaluate(ground)
-    tab.click("#theme")
-    light = tab.evaluate(ground)
-    assert small(color_scheme="dark").evaluate(ground) == light != dark
-
-
 def test_print_is_light_has_the_answers_and_the_figures_and_few_pages(visit):
     tab = visit(Path(__file__).parents[3] / "reports" / "cpu" / "index.html", color_scheme="dark")
     tab.emulate_media(media="print", color_scheme="dark")
@@ -252,17 +232,6 @@ def test_nothing_is_wider_than_the_window(small, width):
         tab.evaluate("$('dialog[open]').close()")
 
 
-def test_on_a_phone_the_filters_open_and_close(small):
-    tab = small(width=390)
-    assert not tab.is_visible("[name=phase]")
-    tab.click("#more")
-    tab.focus("[name=unit]")
-    tab.keyboard.press("Escape")
-    assert tab.get_attribute("#more", "aria-expanded") == "false"
-    assert tab.evaluate("document.activeElement.id") == "more"
-    assert not tab.is_visible("[name=phase]")
-
-
 @pytest.mark.parametrize(("width", "theme"), [(390, "dark"), (1440, "light")])
 def test_axe_finds_nothing(small, width, theme):
     import axe_playwright_python
@@ -278,19 +247,6 @@ def test_axe_finds_nothing(small, width, theme):
         assert not found, [(v["id"], [n["html"][:200] for n in v["nodes"][:3]]) for v in found]
     levels = tab.eval_on_selector_all("h1, h2, h3, h4", LEVELS)
     assert levels[0] == 1 and all(after <= before + 1 for before, after in pairwise(levels))
-
-
-def test_the_keyboard_reaches_the_answer_the_table_and_a_record(small):
-    tab, targets = small(), []
-    tab.keyboard.press("Tab")
-    while tab.evaluate("document.activeElement.className") == "skip":
-        targets.append(tab.evaluate("document.activeElement.hash"))
-        tab.keyboard.press("Tab")
-    assert targets == ["#answer", "#table"]
-    assert runs.MARKUP in tab.text_content("#missing")
-    tab.locator("#cells tbody tr", has_text=runs.MARKUP).first.locator("a").press("Enter")
-    tab.wait_for_selector("dialog[open]")
-    assert tab.evaluate("document.activeElement.closest('dialog') !== null")
 
 
 JOULES = Energy(joules=0.5, method="rapl counter")
