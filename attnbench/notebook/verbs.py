@@ -6,7 +6,7 @@ import io
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from html import escape
@@ -29,7 +29,6 @@ from attnbench.report import tidy
 from attnbench.sweep.sweep import Stopped
 
 if TYPE_CHECKING:
-    from attnbench.answer.choose_calls import Gain
     from attnbench.models.capture.calls import SeenCalls
     from attnbench.sweep.places import Places
     from attnbench.sweep.start import Run
@@ -200,32 +199,6 @@ class Chosen:
         return sentence + table + pasted
 
 
-@dataclass(frozen=True)
-class ChosenCalls:
-    """The answers for a program's attention calls: each, and what all of them gain."""
-
-    calls: SeenCalls
-    answers: Sequence[Chosen]
-    """One a problem, those first that take most time."""
-    gain: Gain
-
-    def to_frame(self) -> pd.DataFrame:
-        """A row a site, those first that gain most; as ``choose --problems --csv`` has them."""
-        choices = {each.choice.problem: each.choice for each in self.answers}
-        return tidy.frame(view.site_rows(self.calls, choices, self.gain))
-
-    def __str__(self) -> str:
-        return "\n".join([*map(str, self.answers), self.gain.sentence()])
-
-    def __repr__(self) -> str:
-        return f"<{self}>"
-
-    def _repr_html_(self) -> str:
-        answers = "".join(f"<p><b>{escape(str(each))}</b></p>" for each in self.answers)
-        table = tidy.html(self.to_frame().drop(columns="why"))
-        return f"{answers}{table}<p><b>{escape(self.gain.sentence())}</b></p>"
-
-
 def choose(
     seq: int | str | None = None,
     *,
@@ -251,10 +224,11 @@ def choose(
     seed: int | None = None,
     out: str | Path = "results",
     quiet: bool = False,
-) -> Chosen | ChosenCalls:
+) -> Chosen | pd.DataFrame:
     """The attention to use for one problem, within limits; or for each of a program's calls.
 
-    ``problems``: in place of a problem, what ``attnbench.capture`` gave, or its file.
+    ``problems``: in place of a problem, what ``attnbench.capture`` gave, or its file. The answer is
+    then a DataFrame, a row a site, those first that gain most.
     By default: forward, with a causal mask, one sequence, 4 heads of 64; on a GPU two sequences,
     16 heads of 128, bfloat16.
     ``max_memory``: bytes, or a text such as ``"8GiB"``. ``allow``: besides exact softmax,
@@ -273,4 +247,5 @@ def choose(
         if problems is None:
             return Chosen(answer(arguments))
         result = answer_calls(arguments)
-        return ChosenCalls(result.calls, list(map(Chosen, result.choices.values())), result.gained)
+        print(result.gained.sentence(), file=sys.stderr)
+    return tidy.frame(view.site_rows(result.calls, result.choices, result.gained))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from attnbench.answer.standings import FACTORS, SKILLED, Faster, Standing, advised, closeness
 from attnbench.core import format
-from attnbench.core.record import Status, Time
+from attnbench.core.record import FINDINGS, NOT_TRIED, Time
 from attnbench.report.scenes import ReportRun, Scene
 from attnbench.report.tables import BOLD, Styled, Table, columns
 
@@ -297,19 +297,6 @@ NO_RECORD = "there is no record of it: the run ended before it, or left it out"
 GO_ON = "attnbench run --resume, with the run's folder, measures what is missing"
 ONLY_CHECKED = "it passed its checks, and no time was taken"
 NUMBER = re.compile(r"\d[\d,.]*")
-ORDER = [
-    Status.WRONG,
-    Status.IMPLAUSIBLE,
-    Status.FAILED,
-    Status.CRASHED,
-    Status.TIMED_OUT,
-    Status.OUT_OF_MEMORY,
-    NOT_RUN,
-    Status.MEASURED,
-    Status.UNSUPPORTED,
-    Status.UNAVAILABLE,
-]
-"""The most telling status first; last, what any machine may lack."""
 
 
 def missing(scenes: Sequence[Scene]) -> list[Missing]:
@@ -340,7 +327,11 @@ def missing(scenes: Sequence[Scene]) -> list[Missing]:
         names = tuple(dict.fromkeys(variant for _, _, variant, _, _ in some))
         where = ["everywhere"] if len(some) == len(names) * everywhere else _where(scenes, some)
         reasons.append(Missing(status, reason, remedy, names, where, len(some)))
-    return sorted(reasons, key=lambda m: (ORDER.index(m.status), -m.cells))
+    rank = {
+        **dict.fromkeys(FINDINGS, 0),
+        **dict.fromkeys(NOT_TRIED, 2),
+    }  # what any machine may lack
+    return sorted(reasons, key=lambda m: (rank.get(m.status, 1), -m.cells))
 
 
 def _where(scenes: Sequence[Scene], cells: Sequence[tuple[Scene, int, str, str, str]]) -> list[str]:

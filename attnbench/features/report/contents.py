@@ -9,8 +9,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
-from statistics import median
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -19,7 +18,6 @@ from attnbench.core.disk import RECORDS, SPOILED, StoreError
 from attnbench.core.evidence import Evidence, evidence_of, read_evidence, selfcheck_said
 from attnbench.core.format import counted, duration, percent, size
 from attnbench.core.record import FINDINGS
-from attnbench.core.stats import drift_margin
 from attnbench.features.claims.view import claims_for_page
 from attnbench.features.quality.verb import quality_for_page
 from attnbench.report.figures.style import Look, looks
@@ -207,60 +205,32 @@ def _trust(run: ReportRun) -> Iterator[str]:
         yield f"{noisy} of {len(timed)} timings were noisy{more}: {each}"
     else:
         yield "no timing was noisy"
-    yield from _drift(run)
-    yield from run.notes
-
-
-def _drift(run: ReportRun) -> Iterator[str]:
-    """Sentences on the drift check, and on how much was measured again because of it."""
-    by_node: dict[str, list[float]] = {}
-    for record in run.records:
-        if record.time and record.canary_s:
-            by_node.setdefault(record.node, []).append(record.canary_s)
-    for node, readings in sorted(by_node.items()):
-        middle = median(readings)
-        margin = drift_margin(run.header.get("noise") or (), middle)
-        off = sum(abs(x / middle - 1) > margin for x in readings)
-        on = f" on {node}" if len(by_node) > 1 else ""
-        yield (
-            f"drift check{on}: its timing took between {min(readings) / middle:.2f} and "
-            f"{max(readings) / middle:.2f} times its median; at {off} of {len(readings)} timings "
-            f"it was off by more than {percent(margin)}"
-        )
     spoiled = run.path / SPOILED
     again = spoiled.read_bytes().count(b"\n") if spoiled.is_file() else 0
     if again:
         yield f"{counted(again, 'measurement')} made while the machine drifted were repeated"
+    yield from run.notes
 
 
 def _facts(run: ReportRun) -> Iterator[tuple[str, str]]:
+    """The first facts of the header; run.json has all."""
     header, machine = run.header, part(run.header, "machine")
-    settings, records = part(header, "settings"), run.path / RECORDS
+    records, code = run.path / RECORDS, part(header, "code")
     digest = hashlib.sha256(records.read_bytes()).hexdigest() if records.exists() else "of no file"
-    yield "run", str(header.get("run") or run.path.name)
-    yield "started", str(header.get("started") or UNKNOWN)
-    yield "machine", ", ".join([run.machine, *hardware(machine)])
-    yield "system", f"{machine.get('system', UNKNOWN)}, Python {machine.get('python', '?')}"
-    yield "versions", _pairs(part(machine, "versions"))
-    yield "torch's CUDA", str(machine.get("torch_cuda") or "none")
-    yield "compiler", PurePath(str(machine.get("compiler") or "none")).name
-    yield "settings", _pairs({k: v for k, v in settings.items() if k != "environment"})
-    yield "environment", _pairs(part(settings, "environment"))
-    timed = [r.time for r in run.records if r.time is not None]
-    clocks = [f"{x} ({n} measurements)" for x, n in sorted(Counter(t.clock for t in timed).items())]
-    if mhz := [x for t in timed if (x := t.clocks.get("sm_mhz"))]:
-        clocks.append(f"GPU at {min(mhz):.0f} to {max(mhz):.0f} MHz while sampling")
-    yield "clocks", "; ".join(clocks) or "no time was taken"
-    code = part(header, "code")
     dirty = ", with uncommitted changes" if code.get("dirty") is True else ""
-    yield "code", f"commit {code.get('commit') or 'not known'}{dirty}"
-    yield "seed of the inputs", str(header.get("seed", UNKNOWN))
-    yield "protocol", f"{header.get('protocol', UNKNOWN)} (records of form {header['schema']})"
-    yield "sampling budget", f"{header.get('budget_s', '?')} s a measurement"
     ceilings = part(header, "ceilings")
     rates = [f"{x / 1e12:.3g} TFLOP/s in {of}" for of, x in part(ceilings, "flops").items() if x]
     copies = {int(copied): rate for copied, rate in part(ceilings, "copy").items() if rate}
     rates += [f"{rate / 1e9:.3g} GB/s copying {size(copied)}" for copied, rate in copies.items()]
+    clocks = Counter(record.time.clock for record in run.records if record.time)
+    yield "run", f"{header.get('run') or run.path.name}, started {header.get('started') or UNKNOWN}"
+    yield "machine", ", ".join([run.machine, *hardware(machine)])
+    yield "system", f"{machine.get('system', UNKNOWN)}, Python {machine.get('python', '?')}"
+    yield "versions", _pairs(part(machine, "versions"))
+    yield "settings", _pairs(part(header, "settings"))
+    yield "clocks", ", ".join(f"{x} ({n} measurements)" for x, n in clocks.items()) or "none"
+    yield "code", f"commit {code.get('commit') or 'not known'}{dirty}"
+    yield "protocol", f"{header.get('protocol', UNKNOWN)} (records of form {header['schema']})"
     yield "ceilings", "; ".join(rates) or "not measured"
     yield "records", f"{len(run.records)}, sha256 {digest}"
 

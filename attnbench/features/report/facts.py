@@ -189,14 +189,11 @@ def drawing(contents: Contents, numbers: Mapping[int, int]) -> dict[str, Any]:
 def why_none(scene: Scene, length: int) -> str:
     """The reason why a length has no winner; exact variants that were tried come first."""
     records = list(scene.regime.cells.get(length, {}).values())
-    exact = [r for r in records if r.computes == "softmax"]
-    if not records:
-        return "not run"
-    if not exact and any(r.time for r in records):
-        return "nothing exact, others timed"
-    attempts = [r for r in exact or records if r.status not in NOT_TRIED]
-    statuses = Counter(r.status for r in attempts or exact or records)
-    return statuses.most_common(1)[0][0].words
+    exact = [r for r in records if r.computes == EXACT]
+    if not exact:
+        return "nothing exact was tried" if records else "not run"
+    tried = [r for r in exact if r.status not in NOT_TRIED]
+    return Counter(r.status for r in tried or exact).most_common(1)[0][0].words
 
 
 def shorten(value: Any, digits: int = 5) -> Any:
@@ -266,7 +263,7 @@ def panels_of(contents: Contents) -> dict[str, dict[str, Any]]:
             row = table.find(name)
         except CantBeDone:
             row = None
-        about = _row(row, problems.get(name, {})) if row else {"facts": []}
+        about = _row(row) if row else {"facts": []}
         core = not row or row.level == "core"
         code = {n: "\n".join(lines(name, p)) for n, p in problems.get(name, {}).items() if core}
         model = "\n".join(in_transformers(name)) if core and look.family != "parallel" else ""
@@ -274,18 +271,13 @@ def panels_of(contents: Contents) -> dict[str, dict[str, Any]]:
     return panels
 
 
-def _row(row: Variant, problems: Mapping[int, Problem]) -> dict[str, Any]:
-    """Its title, its mathematics, and facts, of which empty ones are left out."""
-    device = next((p.device for p in problems.values()), row.devices[0])
-    phases, masks, dtypes = (", ".join(row.on(device, x)) for x in ("phases", "masks", "dtypes"))
+def _row(row: Variant) -> dict[str, Any]:
+    """Its title, its mathematics, and the first facts; 'attnbench show' has all."""
     needs = ", ".join([*row.requires, *(["CUDA"] if row.devices == ("cuda",) else [])])
     facts = {
         "Paper": row.paper,
         "Written by": row.origin,
         "Needs": f"{needs} ({row.install})" if needs and row.install else needs or "torch alone",
-        "Phases": phases,
-        "Masks": masks.replace("none,", "no mask,"),
-        "Types": dtypes,
         "Options": ", ".join(f"{k}={v}" for k, v in row.chosen.items() if k != "core"),
     }
     some = [[name, value] for name, value in facts.items() if value]

@@ -13,7 +13,7 @@ from impls.errors import CantBeDone
 if TYPE_CHECKING:
     import argparse
 
-    from attnbench.features.report.files import Report
+    from attnbench.features.report.page import Report
     from attnbench.report.scenes import ReportRun
 
 
@@ -23,7 +23,7 @@ BESIDE = "report"
 def report(arguments: argparse.Namespace) -> int:
     """``attnbench report [RUN …] [--out DIR]``"""
     from attnbench.core.store import NEWEST, named_run, some_runs
-    from attnbench.features.report.files import make
+    from attnbench.features.report.page import make
 
     runs = [named_run(run) for run in arguments.runs or NEWEST[:1]]
     if arguments.out is None:
@@ -62,7 +62,7 @@ def report(arguments: argparse.Namespace) -> int:
 
 def report_of(run: ReportRun) -> Report | None:
     """A run's own report, at its end; None where it could not be made: the run has lost nothing."""
-    from attnbench.features.report.files import report_on
+    from attnbench.features.report.page import report_on
 
     try:
         return report_on([run], run.path / BESIDE)

@@ -188,7 +188,7 @@ def test_a_panel_says_what_a_variant_is_how_it_does_and_how_it_is_used(small):
     tab = small("#about=matmul&n=128")
     tab.wait_for_selector("#about[open]")
     text = tab.inner_text("#about")
-    for words in ("4 n m d FLOPs", "Masks", 'attention("matmul")', '_implementation("eager")'):
+    for words in ("4 n m d FLOPs", "Needs", 'attention("matmul")', '_implementation("eager")'):
         assert words in text, words
     assert tab.eval_on_selector("#rival", "list => nameOf(list.value)") == "sdpa"
     assert tab.inner_text("#about .against").startswith("At 128 tokens, compared with")

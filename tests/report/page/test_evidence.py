@@ -9,7 +9,7 @@ from attnbench.core.evidence import Evidence
 from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimOutcome, ClaimVerdict
 from attnbench.features.report import page as html
 from attnbench.features.report.contents import claims_of, model_cost
-from attnbench.features.report.files import summary
+from attnbench.features.report.page import summary
 from tests.claims.made import claim, point
 from tests.machines import BOX
 from tests.models.quality.made_up import evidence, flat, real_row, recall_evidence, row

@@ -10,8 +10,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 from attnbench.core.disk import StoreError
-from attnbench.features.report import files
-from attnbench.features.report.files import LIMIT, summary
+from attnbench.features.report import page
+from attnbench.features.report.page import LIMIT, summary
 from attnbench.report.sentences import Missing
 from tests.report.page import runs
 from tests.report.page.runs import OWN, at, timed, untimed
@@ -37,14 +37,14 @@ def test_where_nothing_can_be_written_is_a_sentence(tmp_path, out):
     run = runs.written(tmp_path / "box" / "run", runs.small())
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"can't write the report to .*--out"):
-        files.make([run], tmp_path / out)
+        page.make([run], tmp_path / out)
 
 
 @pytest.mark.slow
 def test_a_run_of_the_whole_table_has_a_small_page(tmp_path):
     records = runs.many(45, [128 << n for n in range(8)], ["forward", "train"])
     folder = runs.written(tmp_path / "box" / "run", records)
-    out = files.make([folder], tmp_path / "out").index.parent
+    out = page.make([folder], tmp_path / "out").index.parent
     assert (out / "index.html").stat().st_size <= 1_500_000
     assert (out / "data.csv").read_text().count("\n") == len(records) + 1
     assert len((out / "summary.md").read_text()) <= 60_000

@@ -96,7 +96,7 @@ def test_every_record_is_there_without_its_samples_and_every_figures_numbers(fil
     looks = contents.looks
     about = held["panels"][str(looks["matmul"].number)]
     assert "softmax" in about["mathematics"]
-    assert ["Masks", "no mask, causal"] in [[name, said[:15]] for name, said in about["facts"]]
+    assert ["Needs", "torch alone"] in about["facts"]
     assert about["code"]["0"].splitlines()[1] == 'attend = attnbench.attention("matmul")'
     assert "mathematics" not in held["panels"][str(looks[runs.MARKUP].number)]
     monkeypatch.setattr(html, "MOST", 1)
@@ -151,7 +151,7 @@ NEVER = [untimed(f"n{k}", "unavailable", problem=512) for k in range(5)]
     [
         (NEVER, "unavailable"),
         ([*NEVER, untimed("a", "out_of_memory", problem=512)], "out of memory"),
-        ([other("b", 1.0, 512)], "nothing exact, others timed"),
+        ([other("b", 1.0, 512)], "nothing exact was tried"),
         ([timed("a", 1.0, at(512, phase="decode").with_(q_len=1))], "not run"),
     ],
 )
