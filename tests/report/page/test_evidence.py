@@ -63,12 +63,6 @@ def test_the_newest_claims_are_told_on_the_page_and_in_the_summary(beside):
     assert "#claims" not in html.render(without) and "Claims of" not in summary(without)
 
 
-def test_claims_that_can_not_be_read_cost_a_sentence(beside):
-    found = beside(reproduce_20260304=claims_file([{"name": "x"}]))
-    note = found.claims[0]["note"]
-    assert note and note in html.render(found).replace("&#39;", "'")
-
-
 def text(found):
     made = {"kind": found.kind, "made": dict(found.made), "rows": list(found.rows), "schema": 1}
     return json.dumps(made)
@@ -99,7 +93,10 @@ def test_a_whole_one_comes_before_one_that_was_stopped(beside, tmp_path):
 
 def test_whatever_a_file_holds_the_page_and_the_summary_say_so(beside):
     odd = '{"kind": "recall", "made": {"machine": {}}, "rows": [{"variant": 3}]}'
-    contents = beside(model_1="{", real_1="[]", recall_1=odd)
+    claims = claims_file([{"name": "x"}])
+    contents = beside(model_1="{", real_1="[]", recall_1=odd, reproduce_20260304=claims)
+    note = contents.claims[0]["note"]
+    assert "can't be shown" in note and note in html.render(contents).replace("&#39;", "'")
     page, names = html.render(contents), [found["file"] for found in contents.model_cost]
     assert sorted(names) == ["1-model.json", "1-real.json", "1-recall.json"]
     for found in contents.model_cost:
