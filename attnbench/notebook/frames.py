@@ -77,7 +77,7 @@ def behind(what: Any) -> list[ReportRun]:
     rows = {*what[same].itertuples(index=False, name=None)}
     kept = iter([row in rows for row in table[same].itertuples(index=False, name=None)])
     runs = []
-    for run in gather(map(Path, folders)):
+    for run in gather([Path(folder) for folder in folders]):
         pairs = [pair for pair in zip(run.records, run.lines, strict=True) if next(kept)]
         runs.append(replace(run, records=[r for r, _ in pairs], lines=[n for _, n in pairs]))
     return [run for run in runs if run.records]

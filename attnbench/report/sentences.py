@@ -327,10 +327,7 @@ def missing(scenes: Sequence[Scene]) -> list[Missing]:
         names = tuple(dict.fromkeys(variant for _, _, variant, _, _ in some))
         where = ["everywhere"] if len(some) == len(names) * everywhere else _where(scenes, some)
         reasons.append(Missing(status, reason, remedy, names, where, len(some)))
-    rank = {
-        **dict.fromkeys(FINDINGS, 0),
-        **dict.fromkeys(NOT_TRIED, 2),
-    }  # what any machine may lack
+    rank: dict[str, int] = {**dict.fromkeys(FINDINGS, 0), **dict.fromkeys(NOT_TRIED, 2)}
     return sorted(reasons, key=lambda m: (rank.get(m.status, 1), -m.cells))
 
 

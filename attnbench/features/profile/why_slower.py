@@ -75,9 +75,9 @@ def _compare_operators(slow: Profile, fast: Profile) -> Iterator[str]:
         only = {n: s for n, s in seconds.items() if others[n] < HARDLY * s}
         if (share := sum(only.values()) / (of or 1.0)) >= LISTED:
             whose = "its time" if p is slow else f"that of {p['variant']}"
-            names = Counter(only).most_common(MOST_LISTED)
+            largest = Counter(only).most_common(MOST_LISTED)
             words = [
-                f"{short(plain(n), 36)} {percent(s / of)}" for n, s in names if s >= LISTED * of
+                f"{short(plain(n), 36)} {percent(s / of)}" for n, s in largest if s >= LISTED * of
             ]
             listed = f" ({', '.join(words)})" if words else ""
             yield (
