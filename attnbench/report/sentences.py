@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from attnbench.answer.standings import FACTORS, SKILLED, Faster, Standing, advised, closeness
 from attnbench.core import format
-from attnbench.core.record import FINDINGS, NOT_TRIED, Time
+from attnbench.core.record import FINDINGS, Status, Time
 from attnbench.report.scenes import ReportRun, Scene
 from attnbench.report.tables import BOLD, Styled, Table, columns
 
@@ -327,7 +327,8 @@ def missing(scenes: Sequence[Scene]) -> list[Missing]:
         names = tuple(dict.fromkeys(variant for _, _, variant, _, _ in some))
         where = ["everywhere"] if len(some) == len(names) * everywhere else _where(scenes, some)
         reasons.append(Missing(status, reason, remedy, names, where, len(some)))
-    rank: dict[str, int] = {**dict.fromkeys(FINDINGS, 0), **dict.fromkeys(NOT_TRIED, 2)}
+    last = {Status.UNSUPPORTED: 2, Status.UNAVAILABLE: 3}  # what any machine may lack
+    rank: dict[str, int] = {**dict.fromkeys(FINDINGS, 0), **last}
     return sorted(reasons, key=lambda m: (rank.get(m.status, 1), -m.cells))
 
 

@@ -217,14 +217,13 @@ def test_several_runs_are_one_table_that_knows_the_folder_of_each_row(one):
 
 def test_a_run_shows_its_answers_and_some_rows_theirs_alone(one):
     df = attnbench.load(one)
-    shown = attnbench.show(df)
-    assert any("forward at 512 tokens, use sdpa: 3.00 ms" in line for line in shown.headlines)
-    assert any("256 to 1,024: at 1,024 sdpa takes 9.00 ms" in line for line in shown.answers)
-    assert "matmul (1): the reason" in shown.missing
-    assert "512 tokens, use sdpa: 3.00 ms" in shown._repr_html_()
-    assert shown.headlines[0] in repr(shown) and "<table" in shown._repr_html_()
-    some = attnbench.show(df[df["phase"] == "train"].reset_index(drop=True))
-    assert [line.partition(" at ")[0] for line in some.headlines] == ["To train"]
+    text = attnbench.show(df)._repr_markdown_()
+    assert "forward at 512 tokens, use sdpa: 3.00 ms" in text and "| regime | 256 |" in text
+    assert "256 to 1,024: at 1,024 sdpa takes 9.00 ms" in text
+    assert "out of memory: matmul (1 measurement): the reason" in text
+    assert text == repr(attnbench.show(one))
+    some = attnbench.show(df[df["phase"] == "train"].reset_index(drop=True)).contents
+    assert [str(line).partition(" at ")[0] for line in some.headlines] == ["To train"]
 
 
 def test_what_can_not_be_shown_is_a_sentence(one):
