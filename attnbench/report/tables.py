@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import IO, Any, Literal, cast
 
@@ -33,20 +33,12 @@ VERDICTS = {"FASTER": GOOD, "SLOWER": BAD, "EQUIVALENT": BOLD, "INCONCLUSIVE": F
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its heading, the unit of its values, and how they are printed."""
+    """A column: its heading, and how its values stand."""
 
     heading: str
-    unit: str = ""
     align: Literal["left", "right"] = "left"
     wrap: bool = False
     """True where values may be broken over lines, as words may and numbers may not."""
-    text: Callable[[Any], str] = str
-    """The printed form of a value. None is printed as a dash."""
-
-    @property
-    def head(self) -> str:
-        """The heading with its unit: ``peak, MiB``."""
-        return f"{self.heading}, {self.unit}" if self.unit else self.heading
 
 
 def columns(*headings: str, right: Sequence[str] = (), wrap: Sequence[str] = ()) -> list[Column]:
@@ -72,7 +64,7 @@ class Styled:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of plain values, or of values with a style, under columns."""
+    """Rows of plain values, or of values with a style, under columns. None is shown as a dash."""
 
     title: str
     columns: Sequence[Column]
@@ -83,12 +75,8 @@ class Table:
     def cells(self) -> Iterator[list[Styled]]:
         """Row by row the printed values."""
         for row in self.rows:
-            printed = []
-            for column, value in zip(self.columns, row, strict=True):
-                cell = value if isinstance(value, Styled) else Styled(value)
-                text = NONE if cell.value is None else column.text(cell.value)
-                printed.append(Styled(text, cell.style, cell.rest))
-            yield printed
+            cells = (value if isinstance(value, Styled) else Styled(value) for value in row)
+            yield [replace(x, value=NONE if x.value is None else str(x.value)) for x in cells]
 
 
 @contextmanager
@@ -124,7 +112,7 @@ def show(table: Table) -> None:
     if table.rows:
         grid = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
         for column in table.columns:
-            head = Text(column.head, no_wrap=False)
+            head = Text(column.heading, no_wrap=False)
             grid.add_column(head, justify=column.align, overflow="fold", no_wrap=not column.wrap)
         for row in table.cells():
             rests = (f" {cell.rest}" if cell.rest else "" for cell in row)
@@ -159,7 +147,7 @@ def to_html(table: Table) -> str:
     kinds = ["" if column.align == "left" else ' class="n"' for column in table.columns]
     heads = zip(table.columns, kinds, strict=True)
     head = "".join(
-        f'<th scope="col"{kind}>{escape(c.head)}</th>' if c.head else "<td></td>"
+        f'<th scope="col"{kind}>{escape(c.heading)}</th>' if c.heading else "<td></td>"
         for c, kind in heads
     )
     lines = [
@@ -178,7 +166,7 @@ def to_html(table: Table) -> str:
 
 def to_markdown(table: Table) -> str:
     """A table as GitHub reads it."""
-    lines = [[markdown_text(column.head) for column in table.columns]]
+    lines = [[markdown_text(column.heading) for column in table.columns]]
     lines.append(["---:" if column.align == "right" else "---" for column in table.columns])
     lines += ([cell.marked(markdown_text, "**{}**") for cell in row] for row in table.cells())
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
