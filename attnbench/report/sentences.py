@@ -327,7 +327,7 @@ def missing(scenes: Sequence[Scene]) -> list[Missing]:
         names = tuple(dict.fromkeys(variant for _, _, variant, _, _ in some))
         where = ["everywhere"] if len(some) == len(names) * everywhere else _where(scenes, some)
         reasons.append(Missing(status, reason, remedy, names, where, len(some)))
-    last = {Status.UNSUPPORTED: 2, Status.UNAVAILABLE: 3}  # what any machine may lack
+    last: dict[str, int] = {Status.UNSUPPORTED: 2, Status.UNAVAILABLE: 3}  # any machine lacks some
     rank: dict[str, int] = {**dict.fromkeys(FINDINGS, 0), **last}
     return sorted(reasons, key=lambda m: (rank.get(m.status, 1), -m.cells))
 
