@@ -4,7 +4,7 @@ What a notebook or a model calls is loaded when it is first asked for::
 
     attnbench.run(["sdpa", "matmul"], seq=[256, 512])     measure: a DataFrame
     attnbench.load("results")                             what was measured, as a DataFrame
-    attnbench.show(df)                                    answers and figures, inline
+    attnbench.show(df)                                    the report's summary, inline
     attnbench.choose(4096, phase="forward")               which to use, and what proves it
     attnbench.attention("chunked?block=64")               a variant as a function
     attnbench.dispatch("table.json")                      the fastest for each call, as a function

@@ -29,7 +29,7 @@ from attnbench.core.record import Record, Time  # noqa: E402
 from attnbench.features.quality import model_results  # noqa: E402
 from attnbench.features.quality import recall_view as recall  # noqa: E402
 from attnbench.features.quality.model_view import format_cosine  # noqa: E402
-from attnbench.features.report.provenance import commands  # noqa: E402
+from attnbench.features.report.contents import commands  # noqa: E402
 from attnbench.report.scenes import Scene, gather, scenes  # noqa: E402
 
 MACHINE = ROOT / "results" / "amd-epyc-2c"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from math import inf
 from threading import Event, Thread
 from time import monotonic
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, cast
 
 from attnbench.core.format import Unchecked, for_terminal, roughly, size, time_interval
 from attnbench.core.record import FINDINGS, Record, Status
@@ -24,17 +23,6 @@ PRIOR_S = 15.0
 """How long the guesses are trusted before what was measured counts for as much."""
 Now = Callable[[], tuple[float, str]]
 """The share of the time that is over, and the words beside it."""
-_bars: list[Callable[[Now], Any]] = []
-
-
-@contextmanager
-def draw_with(make: Callable[[Now], Any]) -> Iterator[None]:
-    """Draw progress by this for a while, as by :class:`_Bar`, and not on the terminal."""
-    _bars.append(make)
-    try:
-        yield
-    finally:
-        _bars.pop()
 
 
 class Progress:
@@ -55,8 +43,7 @@ class Progress:
         """The guesses of what is over, and of what is under way."""
         self._guesses, self._steps = list[float](), 0
         self._ended = Event()
-        make = _bars[-1] if _bars else _Bar if sys.stderr.isatty() else None
-        self._bar = make(self._now) if make else None
+        self._bar = _Bar(self._now) if sys.stderr.isatty() else None
 
     def __enter__(self) -> Progress:
         if self._bar:

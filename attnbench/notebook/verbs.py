@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
+import io
+import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from attnbench.answer import paste
 from attnbench.answer.choose import Choice
+from attnbench.command.arguments import BadWord, parser
 from attnbench.command.progress import Progress
 from attnbench.core.format import roughly
 from attnbench.features.choose import view
 from attnbench.features.choose.verb import answer, answer_calls
 from attnbench.features.run.verb import measure, places_of, start_run
-from attnbench.notebook.arguments import parse
-from attnbench.notebook.display import cell_output
-from attnbench.notebook.frames import Measurements, load
+from attnbench.notebook.frames import load
 from attnbench.report import tidy
 from attnbench.sweep.sweep import Stopped
 
 if TYPE_CHECKING:
-    from attnbench.answer.choose_calls import Gain
     from attnbench.models.capture.calls import SeenCalls
     from attnbench.sweep.places import Places
     from attnbench.sweep.start import Run
@@ -38,14 +38,53 @@ Numbers = int | Iterable[int] | str | None
 Lengths = int | str | Iterable[int | str] | None
 
 
-def _parse(verb: str, words: Mapping[str, Any]) -> Namespace:
-    """What the verb is asked for; what a capture gave is handed on as it is."""
-    problems = words["problems"]
+AGAIN = {"mask": "mask", "tables": "table", "runs": "from"}
+"""What is given again for each value, and by which option."""
+ASIDE = ("out", "quiet")
+"""What is no option of the command."""
+
+
+def _texts(name: str, value: Any) -> list[str]:
+    """As the command line has them: ``torch.float32`` is float32. Raises BadWord for none."""
+    several = isinstance(value, Iterable) and not isinstance(value, str)
+    texts = [str(each).removeprefix("torch.") for each in (value if several else (value,))]
+    if not texts:
+        raise BadWord(f"{name} holds nothing: give one at the least, or leave it out")
+    return texts
+
+
+def parse(verb: str, options: Mapping[str, Any]) -> Namespace:
+    """The verb's arguments, as the command line gives them; None stands for what is left out.
+
+    What a capture gave is handed on as it is. Raises BadWord.
+    """
+    problems = options.get("problems")
     captured = not isinstance(problems, str | Path | None)
-    arguments = parse(verb, {**words, "problems": "CALLS.json" if captured else problems})
+    options = {**options, "problems": "CALLS.json" if captured else problems}
+    command = [verb]
+    for name, value in options.items():
+        option = f"--{AGAIN.get(name, name).replace('_', '-')}"
+        left_out = value is None or value is False or (isinstance(value, tuple) and not value)
+        if left_out or name in ASIDE:
+            continue
+        if value is True:
+            command.append(option)
+        elif name == "variants":
+            command += _texts(name, value)
+        elif name in AGAIN:
+            command += [word for each in _texts(name, value) for word in (option, each)]
+        else:
+            command += [option, ",".join(_texts(name, value))]
+    arguments: Namespace = parser().parse_args(command)
+    arguments.out, arguments.command = str(options["out"]), shlex.join(["attnbench", *command])
     if captured:
         arguments.problems = problems
     return arguments
+
+
+def _output(quiet: bool) -> AbstractContextManager[object]:
+    """Where a verb says what it does: standard error, or nowhere."""
+    return redirect_stderr(io.StringIO()) if quiet else nullcontext()
 
 
 def run(
@@ -75,7 +114,7 @@ def run(
     problems: str | Path | SeenCalls | None = None,
     resume: str | Path | None = None,
     quiet: bool = False,
-) -> Measurements:
+) -> pd.DataFrame:
     """Measure every combination of what is given, and return a DataFrame with a row for each.
 
     ``variants``: names as in ``attnbench list``; the whole table if none. The grid is that of
@@ -87,14 +126,14 @@ def run(
 
     Ctrl-C lets a cell end and raises ``KeyboardInterrupt``; what was measured is kept. The folder
     of the run is ``df.attrs["run"]``. What was not measured has a row too, with its ``reason``.
-    ``df.raw`` has every field of the records. Raises ``CantBeDone`` for what can't be done.
+    ``attnbench.load(…, raw=True)`` has every field of the records. Raises ``CantBeDone``.
 
     >>> df = attnbench.run(["sdpa", "matmul"], seq=[256, 512], phase="forward")  # doctest: +SKIP
     >>> df.pivot_table("ms", "seq", "variant")                                   # doctest: +SKIP
     """
     words, start = dict(locals()), monotonic()
-    arguments = _parse("run", words)
-    with cell_output(quiet=quiet), places_of(arguments) as places:
+    arguments = parse("run", words)
+    with _output(quiet), places_of(arguments) as places:
         path = _measured(start_run(arguments, places), places)
         took = roughly(monotonic() - start)
         print(f"measured in {took}; the run is {path}", file=sys.stderr, flush=True)
@@ -158,41 +197,7 @@ class Chosen:
         return sentence + table + pasted
 
 
-@dataclass(frozen=True)
-class ChosenCalls:
-    """The answers for a program's attention calls: each, and what all of them gain."""
-
-    calls: SeenCalls
-    answers: Sequence[Chosen]
-    """One a problem, those first that take most time."""
-    gain: Gain
-
-    def to_frame(self) -> pd.DataFrame:
-        """A row a site, those first that gain most; as ``choose --problems --csv`` has them."""
-        choices = {each.choice.problem: each.choice for each in self.answers}
-        return tidy.frame(view.site_rows(self.calls, choices, self.gain))
-
-    def __str__(self) -> str:
-        return "\n".join([*map(str, self.answers), self.gain.sentence()])
-
-    def __repr__(self) -> str:
-        return f"<{self}>"
-
-    def _repr_html_(self) -> str:
-        answers = "".join(f"<p><b>{escape(str(each))}</b></p>" for each in self.answers)
-        table = tidy.html(self.to_frame().drop(columns="why"))
-        return f"{answers}{table}<p><b>{escape(self.gain.sentence())}</b></p>"
-
-
-@overload
-def choose(seq: int | str, **limits: Any) -> Chosen: ...
-
-
-@overload
-def choose(*, problems: str | Path | SeenCalls, **limits: Any) -> ChosenCalls: ...
-
-
-def choose(  # type: ignore[misc]  # the limits above are these, which editors show
+def choose(
     seq: int | str | None = None,
     *,
     problems: str | Path | SeenCalls | None = None,
@@ -215,10 +220,11 @@ def choose(  # type: ignore[misc]  # the limits above are these, which editors s
     seed: int | None = None,
     out: str | Path = "results",
     quiet: bool = False,
-) -> Chosen | ChosenCalls:
+) -> Chosen | pd.DataFrame:
     """The attention to use for one problem, within limits; or for each of a program's calls.
 
-    ``problems``: in place of a problem, what ``attnbench.capture`` gave, or its file.
+    ``problems``: in place of a problem, what ``attnbench.capture`` gave, or its file. The answer is
+    then a DataFrame, a row a site, those first that gain most.
     By default: forward, with a causal mask, one sequence, 4 heads of 64; on a GPU two sequences,
     16 heads of 128, bfloat16.
     ``max_memory``: bytes, or a text such as ``"8GiB"``. ``allow``: besides exact softmax,
@@ -232,9 +238,10 @@ def choose(  # type: ignore[misc]  # the limits above are these, which editors s
     words = dict(locals())
     if max_memory is not None and not isinstance(max_memory, str):
         words["max_memory"] = f"{max_memory}B"
-    arguments = _parse("choose", words)
-    with cell_output(quiet=quiet):
+    arguments = parse("choose", words)
+    with _output(quiet):
         if problems is None:
             return Chosen(answer(arguments))
         result = answer_calls(arguments)
-        return ChosenCalls(result.calls, list(map(Chosen, result.choices.values())), result.gained)
+        print(result.gained.sentence(), file=sys.stderr)
+    return tidy.frame(view.site_rows(result.calls, result.choices, result.gained))

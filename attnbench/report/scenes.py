@@ -152,8 +152,7 @@ def gather(paths: Sequence[Path]) -> list[ReportRun]:
     """The runs at or below these paths, each once, in the order given; raises StoreError where none
     holds a record.
     """
-    read: list[ReportRun] = []
-    empty: list[Path] = []
+    read, empty = list[ReportRun](), list[Path]()
     for path in some_runs(paths):
         with collector_off():
             run = read_run(path, len(read))

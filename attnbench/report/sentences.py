@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from attnbench.answer.ranking import Answer
 from attnbench.answer.standings import FACTORS, SKILLED, Faster, Standing, advised, closeness
 from attnbench.core import format
-from attnbench.core.record import Status, Time
+from attnbench.core.record import FINDINGS, Status, Time
 from attnbench.report.scenes import ReportRun, Scene
 from attnbench.report.tables import BOLD, Styled, Table, columns
 
@@ -83,21 +83,34 @@ def standing_at(scene: Scene, length: int | None) -> Standing | None:
     return next(iter(below[-1:] or timed[:1]), None)
 
 
+class Headline(NamedTuple):
+    """The answer of one regime at one length, around the name of the variant to use."""
+
+    before: str
+    winner: str = ""
+    after: str = ""
+    beside: str = ""
+    """What is faster and not exact."""
+    scene: int = -1
+    """The number of its regime."""
+
+    def __str__(self) -> str:
+        return f"{self.before}{self.winner}{self.after} {self.beside}".strip()
+
+
 def headlines(
     scenes: Sequence[Scene], several_runs: bool, length: int | None = None
-) -> dict[str, int]:
-    """The first phases of each run at a length, by default at the longest of each; with the number
-    of the scene that each sentence is of.
-    """
+) -> list[Headline]:
+    """The first phases of each run at a length, by default at the longest of each."""
     phases: dict[int, dict[str, list[tuple[Scene, Standing]]]] = defaultdict(dict)
     for scene in scenes:
         if (standing := standing_at(scene, length)) is not None:
             of_run = phases[scene.run.number]
             of_run.setdefault(scene.regime.phase, []).append((scene, standing))
     if not phases:
-        return {"Nothing was measured; reasons below.": -1}
+        return [Headline("Nothing was measured; reasons below.")]
     names = distinct_words(scenes)
-    lines = {}
+    lines = []
     for of_run in phases.values():
         for some in list(of_run.values())[: 1 if several_runs else HEADLINES]:
             scene, standing = max(some, key=lambda each: each[1].length)
@@ -106,9 +119,12 @@ def headlines(
             if len(some) > 1 and words:  # the phase has several regimes
                 on += f" ({words})"
             doing = TO_DO.get(scene.regime.phase, f"For {scene.regime.phase}")
-            long = f"{standing.length:,} {_unit(scene)}"
-            line = f"{doing} at {long}{on}, {advice(standing)}. {beside(standing) or ''}"
-            lines[line.strip()] = scene.number
+            winner = standing.answer.winner if standing.answer else ""
+            text, use = advice(standing), "use " if advice(standing).startswith("use ") else ""
+            before = f"{doing} at {standing.length:,} {_unit(scene)}{on}, {use}"
+            after = f"{text[len(use) + len(winner) :]}."
+            also = str(beside(standing) or "")
+            lines.append(Headline(before, winner, after, also, scene.number))
     return lines
 
 
@@ -182,7 +198,7 @@ def shared_words(scenes: Sequence[Scene]) -> list[str]:
 
 
 def how_sure(scenes: Sequence[Scene]) -> str:
-    """``of 15 answers 11 are clear leads, 4 are ties; 10 of the 15 are noisy; 9 samples a …``
+    """``of 15 answers 11 are clear, 4 are tied, 10 are noisy; 9 samples a timing at …``
 
     Empty where there is no answer.
     """
@@ -192,20 +208,19 @@ def how_sure(scenes: Sequence[Scene]) -> str:
         return ""
     ties = sum(bool(a.equal) for a in answers.values())
     leads = sum(a.next is not None and not a.equal for a in answers.values())
-    alone = len(answers) - ties - leads
-    counts = [
-        (leads, "is a clear lead", "are clear leads"),
-        (ties, "is a tie", "are ties"),
-        (alone, "is of the only exact variant", "are of the only exact variant"),
-    ]
-    kinds = ", ".join(f"{n} {many if n > 1 else one}" for n, one, many in counts if n)
-    if doubted := sum(bool(a.flags) for a in answers.values()):
-        kinds += f"; {doubted} of the {len(answers)} {'are' if doubted > 1 else 'is'} noisy"
+    counts = {
+        "clear": leads,
+        "tied": ties,
+        "of the only exact variant": len(answers) - ties - leads,
+        "noisy": sum(bool(a.flags) for a in answers.values()),
+    }
+    each = (f"{n} {'is' if n == 1 else 'are'} {kind}" for kind, n in counts.items() if n)
     noisy = sum(bool(time.doubts) for time in times.values())
-    disturbed = f"{noisy:,} of {len(times):,} timings were noisy"
     samples = median(time.n for time in times.values())
-    answered = f"of {format.counted(len(answers), 'answer')} {kinds}"
-    return f"{answered}; {samples:,.0f} samples a timing at the median; {disturbed}"
+    return (
+        f"of {format.counted(len(answers), 'answer')} {', '.join(each)}; {samples:,.0f} samples a "
+        f"timing at the median; {noisy:,} of {len(times):,} timings were noisy"
+    )
 
 
 class Only(NamedTuple):
@@ -228,25 +243,19 @@ def only(run: ReportRun, scenes: Sequence[Scene]) -> Only | None:
         return None
     first = advised(ranked, (s for scene in own for s in scene.standings))
     names = distinct_words(own)
-    worst, where = 1.0, ""
-    for scene in own:
-        for length in scene.regime.lengths:
-            exact = scene.regime.exact(length)
-            if first.variant in exact:
-                ratio = exact[first.variant] / min(exact.values())
-                if ratio > worst:
-                    worst = ratio
-                    phase = names[scene.number].replace(" · ", ", ")
-                    where = f"{phase}, {length:,} {_unit(scene)}"
+    ratios = {
+        exact[first.variant] / min(exact.values()): (scene, length)
+        for scene in reversed(own)
+        for length in reversed(scene.regime.lengths)
+        if first.variant in (exact := scene.regime.exact(length))
+    }
+    worst = max(ratios)
+    scene, length = ratios[worst]
+    where = f"{names[scene.number].replace(' · ', ', ')}, {length:,} {_unit(scene)}"
     factor, count = first.mostly()
     missed = first.problems - len(first.ratios)
-    if count == first.problems and worst > FACTORS[0]:
-        near = f"within {format.ratio(worst)} of the best on all {count} problems (worst: {where})"
-    elif count == first.problems:
-        near = f"within {factor:g}× of the best on all {count} problems"
-    else:
-        near = f"within {factor:g}× of the best on {count} of {first.problems} problems"
-        near += f", at worst {format.ratio(worst)} ({where})" if where else ""
+    near = f"within {factor:g}× of the best on {count} of {first.problems} problems"
+    near += f", at worst {format.ratio(worst)} ({where})" if worst > FACTORS[0] else ""
     return Only(run, first.variant, near + (f"; no time on {missed}" if missed else ""))
 
 
@@ -293,19 +302,6 @@ NO_RECORD = "there is no record of it: the run ended before it, or left it out"
 GO_ON = "attnbench run --resume, with the run's folder, measures what is missing"
 ONLY_CHECKED = "it passed its checks, and no time was taken"
 NUMBER = re.compile(r"\d[\d,.]*")
-ORDER = [
-    Status.WRONG,
-    Status.IMPLAUSIBLE,
-    Status.FAILED,
-    Status.CRASHED,
-    Status.TIMED_OUT,
-    Status.OUT_OF_MEMORY,
-    NOT_RUN,
-    Status.MEASURED,
-    Status.UNSUPPORTED,
-    Status.UNAVAILABLE,
-]
-"""The most telling status first; last, what any machine may lack."""
 
 
 def missing(scenes: Sequence[Scene]) -> list[Missing]:
@@ -316,17 +312,17 @@ def missing(scenes: Sequence[Scene]) -> list[Missing]:
         for length, cells in scene.regime.cells.items():
             for variant in variants:
                 record = cells.get(variant)
-                status, reason, remedy = NOT_RUN, NO_RECORD, GO_ON
-                if record is not None:
+                if record is None:
+                    status, reason, remedy = NOT_RUN, NO_RECORD, GO_ON
+                elif record.time is None:
                     status, remedy = str(record.status), record.remedy
                     reason = record.reason or record.note or ONLY_CHECKED
-                if record is not None and record.time is not None:
+                else:
                     continue
                 for name in (variant, variant.partition("?")[0]):  # so that equal reasons are one
                     reason, remedy = (x.removeprefix(f"{name} ") for x in (reason, remedy))
                 key = status, NUMBER.sub("#", reason), NUMBER.sub("#", remedy)
                 groups[key].append((scene, length, variant, reason, remedy))
-    several = len({scene.run.number for scene in scenes}) > 1
     everywhere = sum(len(scene.regime.lengths) for scene in scenes)
     reasons = []
     for (status, *_), some in groups.items():
@@ -334,20 +330,21 @@ def missing(scenes: Sequence[Scene]) -> list[Missing]:
         if any(texts != [reason, remedy] for _, _, _, *texts in some):
             reason += " (with other numbers elsewhere)"
         names = tuple(dict.fromkeys(variant for _, _, variant, _, _ in some))
-        where = ["everywhere"] if len(some) == len(names) * everywhere else _where(some, several)
-        reasons.append(Missing(status, reason, remedy, names, tuple(where), len(some)))
-    return sorted(reasons, key=lambda m: (ORDER.index(m.status), -m.cells))
+        where = ["everywhere"] if len(some) == len(names) * everywhere else _where(scenes, some)
+        reasons.append(Missing(status, reason, remedy, names, where, len(some)))
+    last: dict[str, int] = {Status.UNSUPPORTED: 2, Status.UNAVAILABLE: 3}  # any machine lacks some
+    rank: dict[str, int] = {**dict.fromkeys(FINDINGS, 0), **last}
+    return sorted(reasons, key=lambda m: (rank.get(m.status, 1), -m.cells))
 
 
-def _where(cells: Sequence[tuple[Scene, int, str, str, str]], several_runs: bool) -> list[str]:
+def _where(scenes: Sequence[Scene], cells: Sequence[tuple[Scene, int, str, str, str]]) -> list[str]:
     """A phrase a regime, with the lengths."""
-    lengths: dict[int, tuple[Scene, set[int]]] = {}
-    for scene, length, *_ in cells:
-        lengths.setdefault(scene.number, (scene, set()))[1].add(length)
+    several = len({scene.run.number for scene in scenes}) > 1
     phrases = []
-    for scene, some in lengths.values():
-        run = f"{scene.run.name}: " if several_runs else ""
+    for scene in scenes:
+        some = {length for other, length, *_ in cells if other is scene}
         whole = some == set(scene.regime.lengths)
         at = "all lengths" if whole else "; ".join(f"{n:,}" for n in sorted(some))
-        phrases.append(f"{run}{scene.regime}: {at}")
+        run = f"{scene.run.name}: " if several else ""
+        phrases += [f"{run}{scene.regime}: {at}"] if some else []
     return phrases

@@ -1,4 +1,4 @@
-"""A table as data, and its forms: for a terminal, as HTML, Markdown and LaTeX.
+"""A table as data, and its forms: for a terminal, as HTML and as Markdown.
 
 In a terminal a number that is broken in two reads as two others, so columns of numbers are as wide
 as their numbers. Headings and columns of words wrap. A table whose numbers alone are too wide stays
@@ -14,13 +14,12 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import IO, Any, Literal, cast
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
-from rich.segment import Segment
+from rich.console import Console
 from rich.table import Column as GridColumn
 from rich.table import Table as Grid
 from rich.text import Text
@@ -28,26 +27,18 @@ from rich.text import Text
 from attnbench.core.format import NONE, Unchecked, for_sheet, for_terminal
 
 GOOD, BAD, FAINT, BOLD, BEST = "green", "red", "dim", "bold", "bold green"
-"""Styles of a cell. A terminal shows all; Markdown and LaTeX show those that are bold."""
+"""Styles of a cell. A terminal shows all; Markdown shows those that are bold."""
 VERDICTS = {"FASTER": GOOD, "SLOWER": BAD, "EQUIVALENT": BOLD, "INCONCLUSIVE": FAINT}
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its heading, the unit of its values, and how they are printed."""
+    """A column: its heading, and how its values stand."""
 
     heading: str
-    unit: str = ""
     align: Literal["left", "right"] = "left"
     wrap: bool = False
     """True where values may be broken over lines, as words may and numbers may not."""
-    text: Callable[[Any], str] = str
-    """The printed form of a value. None is printed as a dash."""
-
-    @property
-    def head(self) -> str:
-        """The heading with its unit: ``peak, MiB``."""
-        return f"{self.heading}, {self.unit}" if self.unit else self.heading
 
 
 def columns(*headings: str, right: Sequence[str] = (), wrap: Sequence[str] = ()) -> list[Column]:
@@ -73,7 +64,7 @@ class Styled:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of plain values, or of values with a style, under columns."""
+    """Rows of plain values, or of values with a style, under columns. None is shown as a dash."""
 
     title: str
     columns: Sequence[Column]
@@ -84,12 +75,8 @@ class Table:
     def cells(self) -> Iterator[list[Styled]]:
         """Row by row the printed values."""
         for row in self.rows:
-            printed = []
-            for column, value in zip(self.columns, row, strict=True):
-                cell = value if isinstance(value, Styled) else Styled(value)
-                text = NONE if cell.value is None else column.text(cell.value)
-                printed.append(Styled(text, cell.style, cell.rest))
-            yield printed
+            cells = (value if isinstance(value, Styled) else Styled(value) for value in row)
+            yield [replace(x, value=NONE if x.value is None else str(x.value)) for x in cells]
 
 
 @contextmanager
@@ -125,12 +112,15 @@ def show(table: Table) -> None:
     if table.rows:
         grid = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
         for column in table.columns:
-            head = Text(column.head, no_wrap=False)
+            head = Text(column.heading, no_wrap=False)
             grid.add_column(head, justify=column.align, overflow="fold", no_wrap=not column.wrap)
         for row in table.cells():
-            texts = (Text().append(cell.value, cell.style) for cell in row)
-            both = zip(texts, row, strict=True)
-            grid.add_row(*(t.append(f" {cell.rest}") if cell.rest else t for t, cell in both))
+            rests = (f" {cell.rest}" if cell.rest else "" for cell in row)
+            texts = (
+                Text().append(for_terminal(x.value), x.style).append(for_terminal(rest))
+                for x, rest in zip(row, rests, strict=True)
+            )
+            grid.add_row(*texts)
         width = _fit(grid, out.width)  # as narrow as the console where that can be
         (out if width <= out.width else console(width)).print(grid)
     for note in table.notes:
@@ -157,7 +147,7 @@ def to_html(table: Table) -> str:
     kinds = ["" if column.align == "left" else ' class="n"' for column in table.columns]
     heads = zip(table.columns, kinds, strict=True)
     head = "".join(
-        f'<th scope="col"{kind}>{escape(c.head)}</th>' if c.head else "<td></td>"
+        f'<th scope="col"{kind}>{escape(c.heading)}</th>' if c.heading else "<td></td>"
         for c, kind in heads
     )
     lines = [
@@ -176,7 +166,7 @@ def to_html(table: Table) -> str:
 
 def to_markdown(table: Table) -> str:
     """A table as GitHub reads it."""
-    lines = [[markdown_text(column.head) for column in table.columns]]
+    lines = [[markdown_text(column.heading) for column in table.columns]]
     lines.append(["---:" if column.align == "right" else "---" for column in table.columns])
     lines += ([cell.marked(markdown_text, "**{}**") for cell in row] for row in table.cells())
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -194,42 +184,6 @@ def markdown_text(text: str) -> str:
     return safe.replace("@", "&#64;").replace("\\<", "&lt;")
 
 
-LATEX = str.maketrans(
-    {
-        "\\": r"\textbackslash ",
-        "~": r"\textasciitilde ",
-        "^": r"\textasciicircum ",
-        **{sign: f"\\{sign}" for sign in "{}&%$#_"},
-    }
-)
-PAGE = 60
-"""Rows above which a table in LaTeX may break over pages."""
-
-
-def latex_text(text: str) -> str:
-    """Text in which LaTeX finds no command."""
-    return text.translate(LATEX)
-
-
-def to_latex(table: Table) -> str:
-    """A table for booktabs, or longtable if it is long, with its title above the numbers."""
-    left, count = sum(c.align == "left" for c in table.columns), len(table.columns)
-    spread = f"\\multicolumn{{{count - left}}}{{c}}{{{latex_text(table.title)}}}"
-    names = " & ".join(latex_text(column.head) for column in table.columns)
-    head = [r"\toprule", f"{' & ' * left}{spread} \\\\", f"{names} \\\\", r"\midrule"]
-    rows = ([c.marked(latex_text, r"\bfseries {}") for c in row] for row in table.cells())
-    body = [f"{' & '.join(row)} \\\\" for row in rows]
-    kind = "tabular" if len(table.rows) <= PAGE else "longtable"
-    begin = f"\\begin{{{kind}}}{{{''.join(column.align[0] for column in table.columns)}}}"
-    if kind == "tabular":
-        body += [r"\bottomrule"]
-    else:
-        more = f"\\multicolumn{{{count}}}{{r}}{{Continued on next page}} \\\\"
-        foot = [r"\midrule", more, r"\midrule", r"\endfoot", r"\bottomrule", r"\endlastfoot"]
-        head += [r"\endfirsthead", *head, r"\endhead", *foot]
-    return "\n".join([begin, *head, *body, f"\\end{{{kind}}}", ""])
-
-
 PIPED = 120
 """Columns where no terminal sets a limit."""
 GAP = 2
@@ -238,39 +192,27 @@ WORD = 24
 last column, where paths and commands stand."""
 
 
-@dataclass(frozen=True)
-class _Harmless(RenderHook):
-    """Printed text without control characters, but for this package's own."""
-
-    trimmed: bool
-    """Without blanks at the ends of lines."""
-    inner: ConsoleRenderable | None = None
-
-    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [_Harmless(self.trimmed, each) for each in renderables]
-
-    def __rich_console__(self, out: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        if not self.trimmed:
-            for each in out.render(cast(ConsoleRenderable, self.inner), options):
-                yield each if each.control else each._replace(text=for_terminal(each.text))
-            return
-        for line in Segment.split_lines(out.render(_Harmless(False, self.inner), options)):
-            while line and not line[-1].text.strip():
-                line.pop()
-            if line:
-                line[-1] = Segment(line[-1].text.rstrip(), line[-1].style)
-            yield from line
-            yield Segment.line()
-
-
-class _Uncut(Console):
-    """Breaks lines between words alone; a longer word, or a table, stays as wide as it is."""
+class _Screen(Console):
+    """Breaks lines between words alone; a longer word, or a table, stays as wide as it is. It obeys
+    no text's own controls, and a file's lines end without blanks.
+    """
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **how: Any) -> None:
-        texts = (self.render_str(each) if isinstance(each, str) else each for each in objects)
-        if not soft_wrap:
-            texts = (_broken(x, self.width) if isinstance(x, Text) else x for x in texts)
-        super().print(*texts, soft_wrap=soft_wrap, overflow="ignore", crop=False, **how)
+        texts = []
+        for each in objects:
+            text = self.render_str(each) if isinstance(each, str) else each
+            if isinstance(text, Text):
+                text = text.copy()
+                text.plain = for_terminal(text.plain)
+                text = text if soft_wrap else _broken(text, self.width)
+            texts.append(text)
+        how |= {"soft_wrap": soft_wrap, "overflow": "ignore", "crop": False}
+        if self.is_terminal:
+            super().print(*texts, **how)
+            return
+        with self.capture() as printed:
+            super().print(*texts, **how)
+        self.file.write(re.sub(r"[ \t]+$", "", printed.get(), flags=re.MULTILINE))
 
 
 def _broken(text: Text, width: int) -> Text:
@@ -290,17 +232,13 @@ def _broken(text: Text, width: int) -> Text:
 
 
 def console(width: int | None = None) -> Console:
-    """Standard output, by default as wide as ``COLUMNS`` says or the terminal is. It shows no
-    text's own controls.
-    """
+    """Standard output, by default as wide as ``COLUMNS`` says or the terminal is."""
     file = cast(IO[str], Unchecked(sys.stdout))
-    screen = Console(file=file)
     if width is None:
+        screen = Console(file=file)
         columns = re.fullmatch("0*([1-9][0-9]{0,4})", os.environ.get("COLUMNS", ""))
         width = int(columns[1]) if columns else screen.width if screen.is_terminal else PIPED
-    out = _Uncut(highlight=False, width=width, height=1, file=file)  # else a dumb terminal has 80
-    out.push_render_hook(_Harmless(trimmed=not screen.is_terminal))
-    return out
+    return _Screen(highlight=False, width=width, height=1, file=file)  # else a dumb terminal has 80
 
 
 def _fit(grid: Grid, room: int) -> int:

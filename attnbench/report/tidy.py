@@ -16,6 +16,7 @@ from attnbench.answer.ranking import EXACT, Answer, answers
 from attnbench.core.format import figures
 from attnbench.report.tables import csv_of
 from impls.errors import CantBeDone
+from impls.operators import PARAMETERS
 from impls.problem import Problem
 
 if TYPE_CHECKING:
@@ -45,9 +46,8 @@ def frame(rows: Iterable[Row]) -> pd.DataFrame:
     """Rows as a DataFrame; where there is no number, NaN."""
     import pandas as pd
 
-    rows = list(rows)
-    table = pd.DataFrame(rows, columns=names_of(rows))
-    return table.astype({name: float for name in table if rows and table[name].isna().all()})
+    table = pd.DataFrame(list(rows))
+    return table.astype({name: float for name in table if len(table) and table[name].isna().all()})
 
 
 def html(table: pd.DataFrame) -> str:
@@ -131,6 +131,7 @@ def measurements(run: ReportRun) -> Iterator[Row]:
     nodes = len({record.node for record in run.records if record.time}) > 1
     ranks = any(record.ranks for record in run.records)
     joules = any(record.energy for record in run.records)
+    settings = [n for n in PARAMETERS if any(n in r.problem.parameters for r in run.records)]
     sustained = any(r.time and r.time.sustained_s for r in run.records)
     for record in run.records:
         at, t, far = _place(record), record.time, record.distance
@@ -143,6 +144,7 @@ def measurements(run: ReportRun) -> Iterator[Row]:
             "variant": record.variant,
             "computes": record.computes,
             **of_problem(record.problem),
+            **{name: getattr(record.problem, name) for name in settings},
             **({"world": at[1] or 1} if ranks else {}),
             **({"node": record.node} if nodes else {}),
             **flat({name: getattr(t, name, None) for name in times}),

@@ -3,27 +3,25 @@ profiles, and who is refused and why.
 """
 
 import json
-from types import SimpleNamespace
 
 import pytest
-from torch.autograd import DeviceType
+from torch.autograd.profiler_util import FunctionEvent
 
 import impls
 from attnbench.core.job import Job
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record, Status
 from attnbench.features.profile import profiler
-from attnbench.features.profile.profiler import Window, by_phase, kernels, operators
-from attnbench.features.profile.profiles import NotProfiled, plan_cells, profile_cells
+from attnbench.features.profile.profiler import by_phase
+from attnbench.features.profile.verb import NotProfiled, plan_cells, profile_cells
 from attnbench.meter.cell import Bench
-from attnbench.meter.memory import own_of
 from attnbench.sweep.presets import PRESETS
 from impls.masks import Mask
 from impls.problem import Problem
 from tests.sweep.build import ToldEngine
 
 N = 256
-SCORES, ENDS = 4 * N * N * 4, 4 * N * 32 * 4
+SCORES = 4 * N * N * 4
 SMALL = {"seq": ("48",), "heads": (2,), "head_dim": (8,)}
 ASKED = ["einsum train", "sdpa.flash train", "numpy forward"]
 
@@ -75,9 +73,8 @@ def test_phases_are_apart_and_work_is_that_of_operands(profiles):
     assert forward["bmm"]["flops"] == 2 * (2 * 4 * N * N * 32)
     assert forward["_softmax"]["flops"] is None
     dense, fused = (profiles[f"{x} train"]["memory"] for x in ("einsum", "sdpa.flash"))
-    assert dense["largest"]["bytes"] == dense["scores_bytes"] == SCORES
-    assert dense["largest"]["count"] > 2 and dense["peak_bytes"] > 2 * SCORES > fused["peak_bytes"]
-    assert fused["largest"]["bytes"] < SCORES / 4
+    assert dense["scores_bytes"] == SCORES
+    assert dense["peak_bytes"] > 2 * SCORES > fused["peak_bytes"]
     trace = json.loads(profiles["einsum train"]["file"].read_text())  # as perfetto reads it
     names = {event["name"] for event in trace["traceEvents"]}
     assert {"aten::bmm", "attnbench: forward", "attnbench: backward"} <= names
@@ -89,58 +86,42 @@ def test_of_what_is_wrong_there_is_no_profile(cells, tmp_path):
     assert profiler.answer(cells.bench, asked)["record"]["status"] == "wrong"
 
 
-DEFAULTS = {
-    "start_thread_id": 1, "nbytes": 0, "flops": 0, "device_type": DeviceType.CPU,
-    "correlation_id": 0, "linked_correlation_id": 0,
-    "is_user_annotation": False,
-}  # fmt: skip
 PLAIN = {"forward_s": 1.0, "backward_s": 2.0}
+CALLS = (("attnbench: forward", 0, 10), ("attnbench: backward", 10, 20))
 
 
-def event(name, start, length, **more):
-    """An event of the profiler's: each value is a method."""
-    values = {"name": name, "start_ns": start, "duration_ns": length, **DEFAULTS, **more}
-    return SimpleNamespace(**{key: lambda value=value: value for key, value in values.items()})
+def event(name, start, end, kernels=(), flops=0):
+    """An operator of torch's profiler, in microseconds."""
+    made = FunctionEvent(
+        id=0, name=name, thread=1, start_us=start, end_us=end, flops=flops,
+        is_user_annotation=name.startswith("attnbench"),
+    )  # fmt: skip
+    for kernel, length in kernels:
+        made.append_kernel(kernel, 0, length)
+    return made
 
 
-def test_an_operators_own_is_without_those_inside_it():
-    events = [
-        event("aten::outer", 0, 100),
-        event("aten::inner", 10, 30),
-        event("[memory]", 15, 0, nbytes=64),
-        event("aten::next", 100, 5),
-        event("aten::elsewhere", 20, 50, start_thread_id=2),
-        event("autograd::engine", 0, 200),
-    ]
-    made = list(own_of([(e.name(), e) for e in events]))
-    found = {own.name[6:]: own.nanoseconds for own in made}
-    assert found == {"outer": 70, "inner": 30, "next": 5, "elsewhere": 50}
+def calls(count):
+    return [event(n, 20 * k + a, 20 * k + b) for k in range(count) for n, a, b in CALLS]
 
 
-def test_operators_fall_into_the_phase_that_they_start_in():
-    windows = [Window(0, 10, "forward"), Window(10, 20, "backward"), Window(30, 40, "forward")]
-    starts = (-1, 0, 9, 10, 19, 20, 25, 30, 40)
-    found = by_phase(operators([event("aten::a", t, 1) for t in starts]), windows, PLAIN, cuda=0)
+def test_operators_fall_into_the_phase_that_they_start_in_and_the_first_call_is_warm_up():
+    starts = (-1, 0, 19, 20, 29, 30, 39, 40, 49, 60)
+    found = by_phase([*calls(3), *(event("aten::a", t, t + 1) for t in starts)], PLAIN, cuda=False)
     rows = {p["name"]: p["operators"][0] for p in found}
-    assert rows["forward"]["calls"] == 1.5 and rows["backward"]["calls"] == 2  # of two and of one
-    assert rows["forward"]["self_s"] == pytest.approx(1.5e-9)
-    assert [p["outside_s"] for p in found] == pytest.approx([8.5e-9, 8e-9])
+    assert rows["forward"]["calls"] == 2 and rows["backward"]["calls"] == 1  # a call, of two
+    assert rows["forward"]["self_s"] == pytest.approx(2e-6)
+    assert [p["outside_s"] for p in found] == pytest.approx([8e-6, 9e-6])
 
 
 def test_kernels_belong_to_the_phase_of_what_launched_them():
-    cuda = DeviceType.CUDA
-    linked = {"device_type": cuda, "linked_correlation_id": 7}
-    events = [
-        event("aten::mm", 5, 2, correlation_id=7, flops=100),
-        event("gemm", 15, 6, **linked),
-        event("attnbench: forward", 5, 10, **linked, is_user_annotation=True),
-        event("stray", 15, 6, device_type=cuda, linked_correlation_id=99),
-    ]
-    windows = [Window(0, 10, "forward"), Window(10, 20, "backward")]
-    forward, backward = by_phase(kernels(events), windows, PLAIN, cuda=True)
+    launch = event("aten::mm", 25, 27, [("gemm", 6)], flops=100)
+    phases = calls(2)
+    phases[2].append_kernel("attnbench: forward", 0, 9)  # the device's own mark of the phase
+    forward, backward = by_phase([*phases, launch], PLAIN, cuda=True)
     (row,) = forward["operators"]
-    assert (row["name"], row["self_s"], row["flops"]) == ("gemm", pytest.approx(6e-9), 100)
-    assert backward["operators"] == []
+    assert (row["name"], row["self_s"], row["flops"]) == ("gemm", pytest.approx(6e-6), 100)
+    assert forward["profiled_s"] == pytest.approx(6e-6) and backward["operators"] == []
 
 
 def planned(names, **changes):

@@ -17,10 +17,10 @@ def phase(name, operators, outside=0.001):
     return {"name": name, "of": "operators", **times, "operators": operators}
 
 
-def memory(peak, saved, largest):
+def memory(peak, saved):
     """As the memory meter has it, in MiB."""
     sizes = {"peak_bytes": peak * MIB, "saved_bytes": saved * MIB, "scores_bytes": 32 * MIB}
-    return {**sizes, "flags": [], "largest": {"bytes": largest * MIB, "count": 3}}
+    return {**sizes, "flags": []}
 
 
 def dense():
@@ -35,7 +35,7 @@ def dense():
         "phases": [forward, phase("backward", [operator("bmm", 0.04, 4, 5e10), *tiny])],
         "plain": {"clock": "host", "forward_s": 0.03, "backward_s": 0.04, "total_s": 0.07},
         "cost": {"flops": 10**9, "bytes": 10**6, "flop_rate": 1.4e10},
-        "memory": memory(96, 32, 32),
+        "memory": memory(96, 32),
     }
 
 
@@ -45,4 +45,4 @@ def fused():
     backward = phase("backward", [operator("_scaled_dot_product_flash_backward", 0.02)])
     made = dense() | {"variant": "fused", "phases": [forward, backward], "note": ""}
     made["plain"] = {"clock": "host", "forward_s": 0.01, "backward_s": 0.02, "total_s": 0.03}
-    return made | {"memory": memory(8, 2, 2)}
+    return made | {"memory": memory(8, 2)}

@@ -1,58 +1,67 @@
-"""A profile in a terminal: each phase's operators, the largest first, two on one scale."""
+"""A profile in a terminal, and why one of two is slower."""
 
 import re
 
 import pytest
 
 from attnbench.features.profile.view import show
-from tests.report.profiles import dense, fused
+from attnbench.features.profile.why_slower import why_slower
+from tests.report.profiles import dense, fused, operator, phase
 
 
-@pytest.fixture
-def screen(shown):
-    """The lines on a screen of 80 columns."""
-    return lambda *some, why=(), width=80: shown(show, some, why, width=width).splitlines()
+def line_with(text, *words):
+    (line,) = (x for x in text.splitlines() if all(w in x for w in words))
+    return line
 
 
-def line_with(lines, *words):
-    found = [x for x in lines if all(w in x for w in words)]
-    assert found, (words, "\n".join(lines))
-    return found[0]
-
-
-def test_two_have_a_column_each_and_one_scale_and_fit_on_one_screen(screen):
-    lines = screen(dense(), fused(), why=["dense is slower."] * 4)
-    assert len(lines) <= 40 and max(map(len, lines)) <= 80 and lines[1] == "dense is slower."
-    product, flash = line_with(lines, "bmm", "20.0"), line_with(lines, "_scaled", "10.0")
-    assert product.index("20.0") < product.index("–") and flash.index("–") < flash.index("10.0")
-    assert product.count("█") == 4  # 20 of the 72 ms of the slower, in 14 columns
-    assert product.count("█") == 2 * flash.count("█")
-    assert line_with(lines, "dense: unwatched 70 ms") and line_with(lines, "fused: peak 8 MiB")
-
-
-def test_rates_of_a_gpu_are_in_teraflops(screen):
-    p = dense()
-    p["phases"][0]["operators"][0]["flop_rate"] = 3.44e14
-    lines = screen(p)
-    assert line_with(lines, "self ms").split()[-1] == "TFLOP/s"
-    assert line_with(lines, "bmm", "20.0").split()[-2:] == ["2", "344"]
-
-
-def test_one_has_shares_calls_rates_the_peak_and_flags(screen):
+def test_each_has_operators_shares_calls_rates_the_peak_and_flags(shown):
     p = dense()
     p["memory"]["flags"] = ["the process [bold]grew"]
-    lines = screen(p, width=120)
-    assert line_with(lines, "bmm", "20.0").split()[-4:] == ["28", "%", "2", "60"]
-    assert line_with(lines, "_softmax", "10.0").split()[-1] == "–"
-    assert line_with(lines, "12 others", "0.0120") and line_with(lines, "outside operators", "1.00")
-    assert line_with(lines, "unwatched 70 ms", "profiled 72") and line_with(lines, "as written")
-    assert line_with(lines, "peak 96 MiB above the inputs; 32 MiB saved for backward")
-    assert line_with(lines, "! the process [bold]grew")
+    p["phases"][0]["operators"][0]["flop_rate"] = 3.44e14
+    text = shown(show, [p, fused()], ["dense is slower."], width=120)
+    assert text.splitlines()[1] == "dense is slower."
+    assert "TFLOP/s" in text
+    assert line_with(text, "bmm", "20.0").split()[-4:] == ["28", "%", "2", "344"]
+    assert line_with(text, "_softmax", "10.0").split()[-1] == "–"
+    assert line_with(text, "12 others", "0.0120")
+    assert text.count("outside operators") == 4
+    words = "unwatched 70 ms, profiled 72 ms (+2.9\u00a0%); 14 GFLOP/s useful; peak 96 MiB"
+    assert f"{words} above the inputs, 32 MiB saved for backward" in " ".join(text.split(" "))
+    assert "! the process [bold]grew" in text and "! as written" in text
 
 
 @pytest.mark.parametrize("profiles", [[dense()], [dense(), fused()]])
-def test_on_a_narrow_screen_no_number_is_cut(screen, profiles):
-    wide, narrow = (" ".join(screen(*profiles, width=width)) for width in (200, 40))
+def test_on_a_narrow_screen_no_number_is_cut(shown, profiles):
+    wide, narrow = (" ".join(shown(show, profiles, (), width=w).split()) for w in (200, 40))
     numbers = [re.findall(r"(?<!\S)[\d.,]+(?!\S)", text) for text in (wide, narrow)]
     assert numbers[0] == numbers[1] and len(numbers[0]) > 9
     assert wide.count("…") == narrow.count("…")  # in names of operators
+
+
+def test_the_sentences_are_about_the_slower_whichever_is_named_first():
+    assert why_slower(dense(), fused()) == why_slower(fused(), dense())
+    first, peak, mine, theirs = why_slower(dense(), fused())
+    assert first == "dense takes 2.33× as long as fused: 70 ms a call against 30 ms."
+    assert peak.startswith("Its peak is 96 MiB against 8 MiB, and holds all scores (32 MiB)")
+    assert mine.startswith("97\u00a0% of its time goes to operators that fused hardly runs")
+    assert "(bmm 83\u00a0%, _softmax 14\u00a0%)" in mine
+    assert theirs.startswith("94\u00a0% of that of fused goes to operators that dense hardly runs")
+
+
+def test_what_both_run_is_compared_where_that_is_the_difference():
+    mine = [operator("bmm", 0.09), operator("copy_", 0.01), operator("add", 0.005)]
+    theirs = [operator("bmm", 0.03), operator("copy_", 0.01), operator("add", 0.01)]
+    slow, fast = ({**dense(), "phases": [phase("forward", ops)]} for ops in (mine, theirs))
+    text = " ".join(why_slower(slow, {**fast, "plain": {"total_s": 0.03}}))
+    assert "Of what both run, 60 ms more: mostly bmm (90 ms against 30 ms)." in text
+    assert not [word for word in ("hardly runs", "copy_", "holds all scores") if word in text]
+
+
+def test_unlike_work_and_work_beyond_what_the_mask_asks_for_are_told():
+    slow, fast = dense(), fused()
+    fast["cost"] = {"flops": 5e8}
+    assert "Its mathematics takes 1 GFLOP, 2.00× the 0.5 GFLOP of fused." in why_slower(slow, fast)
+    for flops, extra in ((2e9, True), (1.1e9, False)):
+        slow["phases"][0]["operators"][0]["flops"] = flops
+        text = "Its operators do 2 GFLOP where its mask asks for 1 GFLOP."
+        assert (text in why_slower(slow, fast)) == extra

@@ -10,7 +10,7 @@ import pytest
 from attnbench import cli
 from attnbench.core import store
 from attnbench.core.store import read_header, read_records
-from attnbench.features.report import build
+from attnbench.features.report import contents
 from attnbench.features.report.verb import report_of
 from attnbench.models.capture.calls import SeenCalls, Site
 from attnbench.report.scenes import read_run
@@ -94,7 +94,7 @@ def test_a_report_that_fails_costs_a_run_nothing(monkeypatch, capsys, run):
     def fail(*_):
         raise MemoryError
 
-    monkeypatch.setattr(build, "headlines", fail)
+    monkeypatch.setattr(contents, "headlines", fail)
     report_of(read_run(run))
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "MemoryError" in said

@@ -202,12 +202,14 @@ def details(row: Row) -> None:
     for note in row["notes"]:
         out.print(escape(f"! {note}"), style=FAINT)
     for each in row["tables"]:
-        heads = [Column(str(name), wrap=True, text=_text) for name in each["columns"]]
-        tables.show(Table(each["title"], heads, each["rows"]))
+        heads = [Column(str(name), wrap=True) for name in each["columns"]]
+        tables.show(Table(each["title"], heads, [[*map(_text, values)] for values in each["rows"]]))
     out.print()
 
 
-def _text(value: str | float) -> str:
+def _text(value: str | float | None) -> str:
+    if value is None:
+        return NONE
     if isinstance(value, int):
         return f"{value:,}"
     return value if isinstance(value, str) else three(value)

@@ -1,19 +1,20 @@
-"""The operators or kernels of a call by phase, a trace, and its allocations.
+"""The operators or kernels of a call by phase, a trace, and its memory.
 
-In the worker that measures: :func:`answer` is what ``profiles`` asks it for.
+In the worker that measures: :func:`answer` is what the verb asks it for.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch.autograd.profiler import profile, record_function
+from torch.autograd.profiler_util import FunctionEvent, Interval
 
 from attnbench.core.device import Step, device_for
 from attnbench.core.job import Job
@@ -24,10 +25,8 @@ from attnbench.meter.clocks import clock_for
 from attnbench.meter.endings import NotReady
 from attnbench.meter.memory import (
     COMPILED,
-    MEMORY,
     OPERATORS,
     observe,
-    own_of,
     shown_name,
     warm_profiler,
 )
@@ -36,11 +35,10 @@ from attnbench.meter.timer import Ready
 
 FORWARD, BACKWARD = "attnbench: forward", "attnbench: backward"
 PHASES = {FORWARD: "forward", BACKWARD: "backward"}
-CPU, CUDA = torch.autograd.DeviceType.CPU, torch.autograd.DeviceType.CUDA
+CPU = torch.autograd.DeviceType.CPU
 PLAIN, PLAIN_S = 25, 2.0  # calls under the clock, and about how long they may take together
 LEAST_PROFILED, MOST_PROFILED, PROFILED_S = 2, 20, 0.4
 FREE_SHARE = 0.4  # how much of the free memory may be taken beforehand
-ALIKE = 0.01  # allocations whose sizes differ by less are as large
 
 
 def answer(bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,16 +79,12 @@ def profile_call(ready: Ready, trace: str) -> dict[str, Any]:
         warm_profiler(kernels_on=device.device.type)
     expected = cost.peak_bytes if cost else None
     memory = observe(problem, ready.attend, inputs, dout, expected).memory
-    allocated = _allocations(call, dout)
     if not device.queued:
-        # Have the process hold pages for all that the profiled calls will allocate. The profiler's
-        # notes take the memory that one call frees and the next would take again, so that the next
-        # gets pages from the system that it has never touched: that is slower than many an
-        # operator, and does not happen in plain calls.
-        need = min((rounds + 2) * sum(allocated), int(FREE_SHARE * device.free_bytes()))
+        # The profiler's notes take memory that one call frees and the next would take again. Hold
+        # pages for all calls beforehand: fresh ones from the system are slower than an operator.
+        need = (rounds + 2) * 2 * (memory.peak_bytes or 0)
+        need = min(need, int(FREE_SHARE * device.free_bytes()))
         torch.empty(need, dtype=torch.uint8).fill_(0)
-    largest = max(allocated, default=0)
-    alike = sum(nbytes >= (1 - ALIKE) * largest for nbytes in allocated)
     scores = problem.batch * problem.heads * problem.q_len * problem.kv_len
     work = cost and {"flops": cost.flops, "bytes": cost.bytes}
     return {
@@ -103,11 +97,7 @@ def profile_call(ready: Ready, trace: str) -> dict[str, Any]:
         "plain": plain,
         "phases": _profile_phases(call, dout, rounds, plain, trace),
         "cost": work and {**work, "flop_rate": work["flops"] / plain["total_s"]},
-        "memory": {
-            **memory.to_dict(),
-            "scores_bytes": scores * problem.item_bytes,
-            "largest": {"bytes": largest, "count": alike},
-        },
+        "memory": {**memory.to_dict(), "scores_bytes": scores * problem.item_bytes},
     }
 
 
@@ -145,130 +135,89 @@ def _time_plain(call: Call, dout: torch.Tensor | None) -> dict[str, Any]:
     }
 
 
-def _watch(call: Call, run: Callable[[], object], **options: Any) -> Any:
-    """Run under the profiler; torch.profiler's own class would load torch's compiler first."""
-    device, more = device_for(call.problem.device), {"profile_memory": True, **options}
-    kind = device.device.type if device.queued else None
-    with profile(use_kineto=True, use_device=kind, **more) as watched:
-        run()
-        device.synchronize()
-    return watched
-
-
-def _allocations(call: Call, dout: torch.Tensor | None) -> list[int]:
-    """Bytes of each allocation of one call, on its own device."""
-    events = _watch(call, lambda: _run_phases(call, dout)).kineto_results.events()
-    here = getattr(torch.autograd.DeviceType, call.problem.device.partition(":")[0].upper())
-    sizes = (e.nbytes() for e in events if e.name() == MEMORY and e.device_type() == here)
-    return [nbytes for nbytes in sizes if nbytes > 0]
-
-
 def _profile_phases(
     call: Call, dout: torch.Tensor | None, rounds: int, plain: Mapping[str, Any], trace: str
 ) -> list[dict[str, Any]]:
-    """Operators or kernels by phase, from the quieter half of some calls under the profiler."""
+    """Operators or kernels by phase, from some calls under the profiler.
 
-    def run() -> None:
+    torch.profiler's own class would load torch's compiler first.
+    """
+    device = device_for(call.problem.device)
+    kind = device.device.type if device.queued else None
+    with profile(use_kineto=True, use_device=kind, with_flops=True) as watched:
         for _ in range(rounds + 1):
             _run_phases(call, dout)
-
-    watched = _watch(call, run, with_flops=True)
+        device.synchronize()
     watched.export_chrome_trace(trace)
-    events, cuda = watched.kineto_results.events(), device_for(call.problem.device).queued
-    windows = sorted(
-        Window(e.start_ns(), e.end_ns(), PHASES[e.name()])
-        for e in events
-        if e.name() in PHASES and e.device_type() == CPU
-    )
-    each = len({w.phase for w in windows})
-    calls = [windows[i : i + each] for i in range(each, len(windows), each)]  # the first is warm-up
-    calls.sort(key=lambda call: sum(w.end_ns - w.start_ns for w in call))
-    quiet = sorted(window for call in calls[: (len(calls) + 1) // 2] for window in call)
-    return by_phase((kernels if cuda else operators)(events), quiet, plain, cuda=cuda)
+    return by_phase(watched.function_events, plain, cuda=device.queued)
 
 
-class Window(NamedTuple):
-    """A phase of one call: when it ran."""
-
-    start_ns: int
-    end_ns: int
-    phase: str
+Execution = tuple[float, str, float, int]
+"""When it began or was launched, its name, its microseconds and its flops."""
 
 
-class Execution(NamedTuple):
-    """An operator without those that it called, or a kernel: when it began or was launched."""
-
-    at_ns: int
-    name: str
-    nanoseconds: int
-    flops: int
-
-
-def operators(events: Sequence[Any]) -> Iterator[Execution]:
-    """Operators of the host."""
-    for own in own_of(((e.name(), e) for e in events), (*OPERATORS, COMPILED)):
-        name, event = shown_name(own.name), own.event
-        yield Execution(event.start_ns(), name, own.nanoseconds, event.flops())
-
-
-def kernels(events: Sequence[Any]) -> Iterator[Execution]:
-    """Kernels of the device, at the instant of the operator that launched each."""
-    launched = {  # the driver's own calls are linked to an operator, and have numbers of their own
-        e.correlation_id(): e
-        for e in events
-        if e.device_type() == CPU and e.correlation_id() > 0 and not e.linked_correlation_id()
-    }
+def executions(events: Iterable[FunctionEvent], *, cuda: bool) -> Iterator[Execution]:
+    """Operators of the host without those that they called, or kernels of the device."""
     for event in events:
-        by = launched.get(event.linked_correlation_id())
-        if event.device_type() == CUDA and not event.is_user_annotation() and by is not None:
-            yield Execution(by.start_ns(), event.name(), event.duration_ns(), by.flops())
+        if event.device_type != CPU or event.is_user_annotation:
+            continue
+        start, flops = event.time_range.start, event.flops or 0
+        for kernel in event.kernels if cuda else ():
+            yield start, kernel.name, kernel.duration, flops
+        if not cuda and event.name.startswith((*OPERATORS, COMPILED)):
+            yield start, shown_name(event.name), event.self_cpu_time_total, flops
 
 
 def by_phase(
-    executions: Iterable[Execution],
-    windows: Sequence[Window],
-    plain: Mapping[str, Any],
-    *,
-    cuda: bool,
+    events: Iterable[FunctionEvent], plain: Mapping[str, Any], *, cuda: bool
 ) -> list[dict[str, Any]]:
-    """Each phase of a call with its operators, longest first.
+    """Each phase of a call with its operators, longest first; the first call is warm-up.
 
     ``flops`` is None where torch does not know them.
     """
-    sums: dict[str, dict[str, Any]] = {
-        w.phase: defaultdict(lambda: np.zeros(3, dtype=np.int64)) for w in windows
+    events = list(events)
+    windows = [
+        (e.time_range, PHASES[e.name]) for e in events if e.name in PHASES and e.device_type == CPU
+    ]
+    windows = sorted(windows, key=lambda window: window[0].start)
+    names = list(dict.fromkeys(name for _, name in windows))
+    windows = windows[len(names) :]
+    sums: dict[str, dict[str, Any]] = {name: defaultdict(lambda: np.zeros(3)) for name in names}
+    for start, name, microseconds, flops in executions(events, cuda=cuda):
+        at = bisect_right(windows, start, key=lambda window: window[0].start) - 1
+        if at >= 0 and start < windows[at][0].end:
+            sums[windows[at][1]][name] += (microseconds * 1e-6, 1, flops)
+    return [
+        _phase(name, [span for span, of in windows if of == name], sums[name], plain, cuda=cuda)
+        for name in names
+    ]
+
+
+def _phase(
+    name: str,
+    spans: list[Interval],
+    sums: Mapping[str, Any],
+    plain: Mapping[str, Any],
+    *,
+    cuda: bool,
+) -> dict[str, Any]:
+    """A phase of one call, its sums shared out among all calls."""
+    inside_s = float(sum(row[0] for row in sums.values())) / len(spans)
+    wall_s = inside_s if cuda else sum(x.end - x.start for x in spans) * 1e-6 / len(spans)
+    rows = []
+    for operator, total in sorted(sums.items(), key=lambda row: -row[1][0]):
+        seconds, calls, flops = (total / len(spans)).tolist()
+        rates = {"flops": flops or None, "flop_rate": flops / seconds if flops else None}
+        share = seconds / wall_s if wall_s else 0.0
+        if seconds > 0:
+            rows.append(
+                {"name": operator, "self_s": seconds, "share": share, "calls": calls, **rates}
+            )
+    return {
+        "name": name,
+        "of": "kernels" if cuda else "operators",
+        "plain_s": plain[f"{name}_s"],
+        "profiled_s": wall_s,
+        "outside_s": max(0.0, wall_s - inside_s),
+        "operators": rows,
     }
-    for each in executions:
-        at = bisect_right(windows, each.at_ns, key=lambda w: w.start_ns) - 1
-        if at >= 0 and each.at_ns < windows[at].end_ns:
-            sums[windows[at].phase][each.name] += (each.nanoseconds, 1, each.flops)
-    result = []
-    for phase, by_name in sums.items():
-        spans = [w.end_ns - w.start_ns for w in windows if w.phase == phase]
-        inside_ns = float(sum(row[0] for row in by_name.values())) / len(spans)
-        wall_ns = inside_ns if cuda else sum(spans) / len(spans)
-        rows = []
-        for name, total in sorted(by_name.items(), key=lambda row: -row[1][0]):
-            nanoseconds, calls, flops = (total / len(spans)).tolist()
-            if nanoseconds > 0:
-                rows.append(
-                    {
-                        "name": name,
-                        "self_s": nanoseconds * 1e-9,
-                        "share": nanoseconds / wall_ns if wall_ns else 0.0,
-                        "calls": calls,
-                        "flops": flops or None,
-                        "flop_rate": flops / nanoseconds * 1e9 if flops else None,
-                    }
-                )
-        result.append(
-            {
-                "name": phase,
-                "of": "kernels" if cuda else "operators",
-                "plain_s": plain[f"{phase}_s"],
-                "profiled_s": wall_ns * 1e-9,
-                "outside_s": max(0.0, wall_ns - inside_ns) * 1e-9,
-                "operators": rows,
-            }
-        )
-    return result

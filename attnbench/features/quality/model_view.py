@@ -242,7 +242,7 @@ def draw(evidence: Evidence) -> Plot | None:
             across, up = [[x - low], [high - x]], [[y - over], [under_y - y]]
             axes.errorbar([x], [y], up, across, elinewidth=0.9, **more)
         order = sorted(some, key=lambda p: (p.variant not in front, p.ratio))
-        style.legend(figure, (look[p.variant] for p in order[:NAMED]), lines=False)
+        style.legend(figure, (look[p.variant] for p in order[:NAMED]))
         best = (
             f"{p.variant} (cosine {format_cosine(p.cosine[0])}, {p.ratio[0]:.3f})" for p in cloud
         )

@@ -159,17 +159,16 @@ function clipped([left, top, right, bottom], inside) {
 
 /* Lines over the length. ``lines``: {look, rest, points: [{n, y, low, high, cell}]}. */
 
-function lineChart({ lines, width, say, base, ylabel, xlabel, focus, level, up }) {
-  if (new Set(lines.flatMap((each) => each.points.map(({ n }) => n))).size === 1) return barChart({ lines, width, say, ylabel, level, up });
+function lineChart({ lines, width, say, base, ylabel, xlabel, focus, up }) {
+  if (new Set(lines.flatMap((each) => each.points.map(({ n }) => n))).size === 1) return barChart({ lines, width, say, ylabel, up });
   const bold = lines.filter((each) => !each.rest), framed = bold.length ? bold : lines;
   const names = Math.min(width * 0.34, Math.max(20, ...bold.map(({ look }) => wide(look.name))) + 34);
   const box = [LEFT, ABOVE, width - names, high(width) - BELOW], [left, top, right, bottom] = box;
   const points = framed.flatMap((each) => each.points), ns = [...new Set(points.map(({ n }) => n))].sort((a, b) => a - b);
   const x = axis(ns, left, right, { room: 0.02 });
-  const y = axis(points.flatMap((p) => [p.low, p.high, level ?? p.y]), bottom, top);
+  const y = axis(points.flatMap((p) => [p.low, p.high]), bottom, top);
   const parts = [frame(box, { x, y, xticks: ns, yticks: ticks(y, base), xsay: tokens, ysay: say, xlabel, ylabel })];
   if (ns.includes(focus)) parts.push(line([[x.at(focus), top], [x.at(focus), bottom]], "var(--faint)", 1, { "stroke-dasharray": "2 3" }));
-  if (level) parts.push(line([[left, y.at(level)], [right, y.at(level)]], "var(--faint)", 1.5));
   const found = [], pale = [], drawn = [];
   for (const { look, rest, points: some } of [...lines].reverse()) {
     const at = some.map((p) => ({ ...p, x: x.at(p.n), y: y.at(p.y), v: look.v, r: look.v, c: p.n, rest }));
@@ -201,13 +200,13 @@ function lineChart({ lines, width, say, base, ylabel, xlabel, focus, level, up }
 // Where there is one length: bars from zero, the best first, with their intervals.
 const BARS = 10;
 
-function barChart({ lines, width, say, ylabel, level, up }) {
+function barChart({ lines, width, say, ylabel, up }) {
   const order = lines.map(({ look, rest, points: [p] }) => ({ ...p, look, rest })).sort((a, b) => (up ? b.y - a.y : a.y - b.y));
   const room = Math.max(0, BARS - order.filter((p) => !p.rest).length), pale = order.filter((p) => p.rest);
   const rest = [...pale.filter(({ look }) => look.exact), ...pale.filter(({ look }) => !look.exact)].slice(0, room);
   const bars = order.filter((p) => !p.rest || rest.includes(p)), row = 22;
   const left = Math.min(width * 0.38, Math.max(30, ...bars.map((p) => wide(p.look.name))) + 26);
-  const right = width - Math.max(...bars.map((p) => wide(say(p.y)))) - 14, most = Math.max(level ?? 0, ...bars.map((p) => p.high));
+  const right = width - Math.max(...bars.map((p) => wide(say(p.y)))) - 14, most = Math.max(...bars.map((p) => p.high));
   const x = (value) => left + ((right - left) * value) / most, parts = [text(4, ABOVE - 15, ylabel, { faint: true })], bottom = ABOVE + row * bars.length;
   const points = bars.map((p, k) => {
     const y = ABOVE + row * (k + 0.5), colour = p.rest ? "var(--faint)" : `var(--${p.look.hue})`;
@@ -218,7 +217,6 @@ function barChart({ lines, width, say, ylabel, level, up }) {
     return { ...p, x: x(p.y), y, v: p.look.v, r: p.look.v, c: p.n };
   });
   parts.push(line([[left, ABOVE], [left, bottom]], "var(--faint)"));
-  if (level) parts.push(line([[x(level), ABOVE], [x(level), bottom]], "var(--faint)", 1.5));
   const more = order.length - bars.length;
   return { svg: svg(width, bottom + BELOW / 2, parts.join("")), points, note: `One length was measured${more ? `; ${more} more are in the table` : ""}.` };
 }

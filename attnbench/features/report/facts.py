@@ -1,30 +1,130 @@
-"""The data that the page's script draws from, and the facts of each variant."""
+"""The data of the page: its measurements, what its script draws from, and what it unpacks."""
 
 from __future__ import annotations
 
+import base64
+import json
 import math
 import shlex
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from attnbench.answer.paste import command_words, in_transformers, lines
 from attnbench.answer.ranking import EXACT, with_same
 from attnbench.answer.regimes import time_of
 from attnbench.answer.standings import Standing
+from attnbench.core import format
 from attnbench.core.format import positive
 from attnbench.core.record import NOT_TRIED, Record, Time
-from attnbench.features.report.build import Contents
-from attnbench.features.report.cells import tables_of
-from attnbench.report.figures import sheet
-from attnbench.report.figures.style import MARKERS
-from attnbench.report.scenes import Scene
+from attnbench.features.report.contents import Contents
+from attnbench.report.figures.style import MARKERS, Look
+from attnbench.report.scenes import ReportRun, Scene
 from attnbench.report.sentences import distinct_words
+from attnbench.sweep.presets import PRESETS
 from impls import Table, own_rows
 from impls.errors import CantBeDone
 from impls.loading import mathematics
 from impls.problem import Problem
 from impls.spec import Variant
+
+# ---- one measurement -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PageCell:
+    """One record and its place in the report."""
+
+    number: int
+    record: Record
+    run: ReportRun
+    line: int
+    """Its line in the run's records.jsonl, counted from 1."""
+    scene: Scene | None
+    """None for a cell that was measured again later in its run."""
+    look: Look
+    to_best: float | None = None
+    """Its median over that of the fastest exact variant at its length."""
+
+    @property
+    def units(self) -> dict[str, str]:
+        """Its time in words, by unit."""
+        time, cost = self.record.time, self.record.cost
+        return {
+            "ms": format.ms(time.median_s if time else None),
+            "tflops": format.figures(cost.flops / time.median_s / 1e12 if time and cost else None),
+            "share": format.percent(self.record.share_of_ceiling if time else None),
+        }
+
+    @property
+    def fidelity(self) -> str:
+        """Its fidelity to softmax in words: all of it, if it is softmax."""
+        skill = 1.0 if self.look.exact and self.record.time else None
+        if self.record.distance is not None:
+            skill = self.record.distance.skill
+        if skill is None or skill >= 0.0005:
+            return format.percent(skill)
+        return "< 0" if skill <= -0.005 else format.percent(0.0)
+
+
+def cells_of(contents: Contents) -> list[PageCell]:
+    """All cells, run by run in the order of their files."""
+    scenes = {id(r): scene for scene in contents.scenes for r in scene.regime.records}
+    best = {
+        (scene.number, length): min(scene.regime.exact(length).values(), default=None)
+        for scene in contents.scenes
+        for length in scene.regime.lengths
+    }
+    cells: list[PageCell] = []
+    for run in contents.runs:
+        for record, line in zip(run.records, run.lines, strict=True):
+            home, to_best = scenes.get(id(record)), None
+            fastest = best[home.number, record.problem.kv_len] if home else None
+            if fastest and record.time:
+                to_best = record.time.median_s / fastest
+            look = contents.looks[record.variant]
+            cells.append(PageCell(len(cells), record, run, line, home, look, to_best))
+    return cells
+
+
+def place(cell: PageCell) -> tuple[float, ...]:
+    """In the table: by regime, the longest first, by kind, the fastest first, the untimed last."""
+    kinds = {"softmax": 0, "softmax on its own pattern": 1, "approximates softmax": 1}
+    time, kind = cell.record.time, kinds.get(cell.look.computes, 2)
+    rank = (kind, time.median_s) if time else (math.inf, math.inf)
+    return (cell.scene.number if cell.scene else math.inf, -cell.record.problem.kv_len, *rank)
+
+
+def tables_of(header: Mapping[str, Any]) -> list[str]:
+    """``--table FILE`` for each file of rows, as the header spells it: the same on any machine."""
+    return [word for table in header.get("tables") or () for word in ("--table", str(table))]
+
+
+def repeats(record: Record, header: Mapping[str, Any]) -> str:
+    """The command that measures this cell again: the same variant on the same problem.
+
+    The grid is given in full, so that no preset of another machine can change it.
+    """
+    p = record.problem
+    budget = header.get("budget_s")
+    if budget == PRESETS["cuda" if p.device.startswith("cuda") else "cpu"].budget:
+        budget = None
+    options = {
+        "--world": record.ranks and record.ranks.world,
+        "--seed": record.seed,
+        "--threads": (header.get("settings") or {}).get("threads"),
+        "--budget": budget,
+    }
+    words: list[Any] = ["attnbench", "run", record.variant, *command_words(p)]
+    words += (word for name, value in options.items() if value for word in (name, value))
+    words += ["--energy"] if header.get("energy") else []
+    words += tables_of(header)
+    return shlex.join(map(str, words))
+
+
+# ---- what the script draws from ------------------------------------------------------------------
 
 AXES = ("run", "phase", "mask", "dtype")
 
@@ -49,7 +149,6 @@ def drawing(contents: Contents, numbers: Mapping[int, int]) -> dict[str, Any]:
         scenes[scene.number] = {
             **axes_of(scene),
             "title": apart[scene.number],
-            "words": scene.regime.words(),
             "lengths": [s.length for s in scene.standings if s.timed],
             "margin": shorten(scene.run.margin),
             "names": {place[name]: with_same(name, x) for name, x in scene.one_kernel.items()},
@@ -72,7 +171,6 @@ def drawing(contents: Contents, numbers: Mapping[int, int]) -> dict[str, Any]:
                     untimed.append([*place_of.values(), record.status.words])
     return {
         "fields": list(timed[0]) if timed else [],
-        "hues": list(sheet.HUES),
         "variants": [
             [x.variant, x.family, x.computes, x.hue, MARKERS.index(x.marker)]
             for x in contents.looks.values()
@@ -82,21 +180,17 @@ def drawing(contents: Contents, numbers: Mapping[int, int]) -> dict[str, Any]:
         "untimed": untimed,
         "lengths": lengths_of(contents.scenes),
         "length": contents.length,
-        "baseline": place.get(contents.baseline, -1),
     }
 
 
 def why_none(scene: Scene, length: int) -> str:
     """The reason why a length has no winner; exact variants that were tried come first."""
     records = list(scene.regime.cells.get(length, {}).values())
-    exact = [r for r in records if r.computes == "softmax"]
-    if not records:
-        return "not run"
-    if not exact and any(r.time for r in records):
-        return "nothing exact, others timed"
-    attempts = [r for r in exact or records if r.status not in NOT_TRIED]
-    statuses = Counter(r.status for r in attempts or exact or records)
-    return statuses.most_common(1)[0][0].words
+    exact = [r for r in records if r.computes == EXACT]
+    if not exact:
+        return "nothing exact was tried" if records else "not run"
+    tried = [r for r in exact if r.status not in NOT_TRIED]
+    return Counter(r.status for r in tried or exact).most_common(1)[0][0].words
 
 
 def shorten(value: Any, digits: int = 5) -> Any:
@@ -166,7 +260,7 @@ def panels_of(contents: Contents) -> dict[str, dict[str, Any]]:
             row = table.find(name)
         except CantBeDone:
             row = None
-        about = _row(row, problems.get(name, {})) if row else {"facts": []}
+        about = _row(row) if row else {"facts": []}
         core = not row or row.level == "core"
         code = {n: "\n".join(lines(name, p)) for n, p in problems.get(name, {}).items() if core}
         model = "\n".join(in_transformers(name)) if core and look.family != "parallel" else ""
@@ -174,28 +268,40 @@ def panels_of(contents: Contents) -> dict[str, dict[str, Any]]:
     return panels
 
 
-def _row(row: Variant, problems: Mapping[int, Problem]) -> dict[str, Any]:
-    """Its title, its mathematics, and facts, of which empty ones are left out."""
-    device = next((p.device for p in problems.values()), row.devices[0])
-    phases, masks, dtypes = (", ".join(row.on(device, x)) for x in ("phases", "masks", "dtypes"))
-    cross = "unequal lengths in decoding" if row.cross == "decode" else "unequal lengths"
-    heads = f"head sizes {row.head_dims[0]} to {row.head_dims[1]}" if row.head_dims else ""
-    shapes = [
-        "grouped-query heads" if row.gqa else "",
-        cross if row.cross else "",
-        "values of another width" if row.value_dim else "",
-        heads,
-    ]
+def _row(row: Variant) -> dict[str, Any]:
+    """Its title, its mathematics, and the first facts; 'attnbench show' has all."""
     needs = ", ".join([*row.requires, *(["CUDA"] if row.devices == ("cuda",) else [])])
     facts = {
         "Paper": row.paper,
         "Written by": row.origin,
         "Needs": f"{needs} ({row.install})" if needs and row.install else needs or "torch alone",
-        "Phases": phases,
-        "Masks": masks.replace("none,", "no mask,"),
-        "Types": dtypes,
-        "Also takes": ", ".join(filter(None, shapes)),
         "Options": ", ".join(f"{k}={v}" for k, v in row.chosen.items() if k != "core"),
     }
     some = [[name, value] for name, value in facts.items() if value]
     return {"title": row.title, "mathematics": mathematics(row.build), "facts": some}
+
+
+# ---- the packed records --------------------------------------------------------------------------
+
+DIGITS = 7
+"""Significant digits that the page keeps of a number; the file that it names has them all."""
+
+
+def packed(contents: Contents, cells: Sequence[PageCell]) -> str:
+    """``cells`` and ``panels`` by their numbers: as one word."""
+    records = {}
+    for cell in cells:
+        p, record = cell.record.problem, cell.record.to_dict()
+        if record["time"]:
+            del record["time"]["samples_s"]
+        where = cell.scene.regime if cell.scene else p.phase
+        records[cell.number] = {
+            "title": f"{cell.record.variant} at {p.kv_len:,} tokens: {where}",
+            "file": f"{contents.to_run[cell.run.number]}/records.jsonl",
+            "line": cell.line,
+            "repeat": repeats(cell.record, cell.run.header),
+            "record": shorten(record, DIGITS),
+        }
+    data = {"cells": records, "panels": panels_of(contents)}
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode(errors="backslashreplace"), 6)).decode()

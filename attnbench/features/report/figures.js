@@ -21,8 +21,6 @@ const UNITS = {
   ms: { label: "median time", say: seconds, value: ({ s }) => s },
   tflops: { label: "TFLOP/s", say: three, value: ({ s, flops }) => flops && flops / s / 1e12, up: true },
   share: { label: "share of the ceiling", say: percent, value: ({ share }) => share, up: true },
-  baseline: { label: `time, × ${looks[facts.baseline]?.name ?? "baseline"}`, say: times, level: 1,
-    value: ({ s, scene, length }) => at(scene, facts.baseline, length) && s / at(scene, facts.baseline, length).s },
 };
 
 // The variants of a figure: whose colour is shown, and who is pale; where none is compared, the first that there are.
@@ -62,7 +60,7 @@ const grown = (value, say, base, ylabel, more_ = () => "") => (r, width) => {
 
 const DRAWS = {
   scaling: (r, width) => {
-    const { label, say, value, level, up } = UNITS[state.unit], lines = seriesOf(r, value);
+    const { label, say, value, up } = UNITS[state.unit], lines = seriesOf(r, value);
     if (!lines.length) return null;
     const { answers, crossings } = facts.scenes[r], n = lengthOf(r), answer = answers[n];
     const pair = only?.length === 2 && only.every(({ v }) => at(r, v));
@@ -70,7 +68,7 @@ const DRAWS = {
     const told = pair ? `At ${tokens(n)} ${only[0].name} is ${said} ${said.startsWith("tied") ? "with" : "than"} ${only[1].name}. `
       : answer?.use === undefined ? "" : `At ${tokens(n)}: ${nameOf(answer.use, r)}, ${seconds(at(r, answer.use).s)}` +
       (answer.ties.length ? `, tied with ${answer.ties.length === 1 ? nameOf(answer.ties[0]) : `${answer.ties.length} others`}` : "") + ". ";
-    return { ...lineChart({ lines, width, say, level, ylabel: label, xlabel: across(r), focus: n, up }), told: told + crossings.slice(0, 2).join("; ") };
+    return { ...lineChart({ lines, width, say, ylabel: label, xlabel: across(r), focus: n, up }), told: told + crossings.slice(0, 2).join("; ") };
   },
   memory: grown(PEAK, nbytes, 2, "peak above the inputs", half),
   energy: grown(JOULES, joules, 10, "energy a call"),
@@ -164,7 +162,7 @@ function figureFor(place, key, title) {
     figure.dataset.key = key;
     figure.innerHTML = '<figcaption><b></b> <span></span></figcaption><div class="plot" tabindex="0" role="group"></div>' +
       '<output class="readout" hidden></output><div class="save" role="group" aria-label="Save this figure">' +
-      ["svg", "png", "csv"].map((kind) => `<button type="button" data-save="${kind}">${kind.toUpperCase()}</button>`).join("") + "</div>";
+      ["svg", "png"].map((kind) => `<button type="button" data-save="${kind}">${kind.toUpperCase()}</button>`).join("") + "</div>";
     place.append(figure);
     watch.observe(figure);
   }
@@ -268,37 +266,21 @@ function step(figure, key) {
 /* Saving what is drawn: as it is on paper, under its title, in light colours, whatever the theme. */
 
 function standalone(figure) {
-  const drawing = $("svg", figure).cloneNode(true), before = root.dataset.theme, above = 26;
+  const drawing = $("svg", figure).cloneNode(true), above = 26;
   const { width, height: drawn } = $("svg", figure).viewBox.baseVal, height = drawn + above;
   const title = [$("h2", figure.closest("section")).textContent, $("figcaption b", figure).textContent].filter(Boolean).join(": ");
   $(".cross", drawing).remove();
   drawing.removeAttribute("aria-hidden");
   for (const [name, value] of Object.entries({ viewBox: `0 ${-above} ${width} ${height}`, width, height, style: "background:#fff" })) drawing.setAttribute(name, value);
   drawing.insertAdjacentHTML("afterbegin", text(4, 8 - above / 2, fit(title, width - 8, 13, true), { bold: true, size: 13 }));
-  root.dataset.theme = "light";
-  const colours = getComputedStyle(root);
+  const colours = getComputedStyle(root); // each is light-dark(#…, #…)
   const said = new XMLSerializer().serializeToString(drawing)
-    .replace(/var\((--[\w-]+)\)/g, (_, name) => colours.getPropertyValue(name).trim());
-  before ? (root.dataset.theme = before) : delete root.dataset.theme;
+    .replace(/var\((--[\w-]+)\)/g, (_, name) => colours.getPropertyValue(name).match(/#\w+/)[0]);
   return { said, width, height };
-}
-
-function numbers(figure) {
-  const what = figure.parentElement.dataset.draw, map = what === "map";
-  const rows = figure.points.map(({ cell }) => [nameOf(cell.variant), looks[cell.variant].computes,
-    ...facts.fields.slice(4).map((field) => cell[field]), facts.scenes[cell.scene].title, cell.length]);
-  const sheet = (value) => {
-    const said = String(value ?? "");
-    const safe = /^[=+\-@\t\r]/.test(said) && Number.isNaN(Number(said)) ? `'${said}` : said;
-    return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
-  };
-  const heads = [map ? "winner" : "variant", "computes", ...facts.fields.slice(4), "regime", "length"];
-  return [heads, ...rows].map((row) => `${row.map(sheet).join(",")}\n`).join("");
 }
 
 async function save(kind, figure) {
   const name = `${figure.parentElement.dataset.draw}-${figure.dataset.key.replace(/[^\w.-]+/g, "-")}`;
-  if (kind === "csv") return give(numbers(figure), "text/csv", `${name}.csv`);
   const { said, width, height } = standalone(figure);
   if (kind === "svg") return give(said, "image/svg+xml", `${name}.svg`);
   const image = new Image(width, height);

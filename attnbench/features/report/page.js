@@ -97,8 +97,6 @@ function show() {
   for (const part of all("main [data-r]:not(tr, figure)")) part.hidden = !open.has(Number(part.dataset.r));
   for (const row of all(".verdicts tr[data-n]"))
     row.hidden = Number(row.dataset.n) !== lengthOf(row.closest("[data-r]").dataset.r);
-  $("#pair").textContent = only?.length === 2 ? pairOf(...only) : "";
-  $("#pair").hidden = !$("#pair").textContent;
   for (const part of all(".headlines")) part.hidden = part.dataset.n !== (state.n || "0");
   const variants = only && new Set(only.map(({ v }) => String(v)));
   let rows = 0;
@@ -120,15 +118,6 @@ function show() {
   $("#clear").hidden = keys.every((key) => state[key] === NOTHING[key]);
   showBoxes();
   redraw();
-}
-
-// What a reader who ticks two wants to know.
-function pairOf(a, b) {
-  const both = shown.filter((r) => at(r, a.v) && at(r, b.v)), [other] = [a, b].filter(({ exact }) => !exact);
-  if (!both.length) return `${a.name} and ${b.name} were not timed on the same problem here.`;
-  const said = both.slice(0, MOST).map((r) => `${facts.scenes[r].title} ${verdict(r, a.v, b.v)}`);
-  return `${a.name} against ${b.name} at ${tokens(Number(state.n))} tokens: ${said.join("; ")}.` +
-    (other ? ` ${other.name} is not exact softmax.` : "");
 }
 
 const chosen = () => ["run", "phase", "mask", "dtype"].filter((axis) => state[axis]).map((axis) => `${axis} ${state[axis]}`);
@@ -172,27 +161,8 @@ function find() {
     each.hidden = like && !name.includes(like) && family !== like && !words.some((word) => (whole.includes(word) ? name === word : name.includes(word)));
   }
   for (const group of all("#boxes fieldset")) group.hidden = all(".pick", group).every((each) => each.hidden);
-  const none = !found().length;
   $("[data-pick=found]").hidden = !like || !drawable().length;
-  $("#near").hidden = !none;
-  if (!none) return;
-  const near = looks.map(({ name }) => [Math.min(...[name, ...name.split(/[._?]/)].map((part) => apart(like, part.toLowerCase()))), name]);
-  const close = near.sort((a, b) => a[0] - b[0]).filter(([far]) => far <= Math.max(2, like.length / 2)).slice(0, 3);
-  const offers = close.map(([, name]) => `<button type="button" data-near="${escaped(name)}">${escaped(name)}</button>`);
-  $("#near").innerHTML = `No variant is called “${escaped(like)}”. ${offers.length ? `Did you mean ${offers.join(" or ")}?` : ""}`;
 }
-
-// How many letters must be changed, added or left out.
-function apart(a, b) {
-  let row = Array.from({ length: b.length + 1 }, (_, k) => k);
-  for (let i = 1; i <= a.length; i += 1) {
-    const above = row;
-    row = [i];
-    for (let k = 1; k <= b.length; k += 1) row[k] = Math.min(above[k] + 1, row[k - 1] + 1, above[k - 1] + (a[i - 1] !== b[k - 1]));
-  }
-  return row[b.length];
-}
-
 
 /* What is said of a variant, and one record: packed until somebody asks. */
 
@@ -245,12 +215,11 @@ function inexact(look) {
 const prose = (words) => words.split(/\n\n+/).map((block) => (/^ {2}/m.test(block) ? `<pre>${escaped(block.replace(/^ {4}/gm, ""))}</pre>`
   : `<p>${escaped(block).replace(/``(.+?)``/gs, "<code>$1</code>")}</p>`)).join("");
 
-// Which one a variant is compared with first: the baseline, whatever the length; the baseline itself with
-// the answer at the length chosen, or with what comes next after it.
+// Which one a variant is compared with first: the answer at the length chosen, or what comes next after it.
 function rivalOf({ v }, r, others) {
   if (r === undefined) return undefined;
-  const { use, ties = [], next } = facts.scenes[r].answers[lengthOf(r)] ?? {}, { baseline } = facts;
-  return [known[r][baseline] && baseline, use, ...ties, next].find((each) => each !== v && each >= 0) ?? others[0]?.v;
+  const { use, ties = [], next } = facts.scenes[r].answers[lengthOf(r)] ?? {};
+  return [use, ...ties, next].find((each) => each !== v && each >= 0) ?? others[0]?.v;
 }
 
 function compare(look, rival) {
@@ -291,7 +260,6 @@ async function openRecord(number) {
   const cell = (await held()).cells[number];
   if (!cell) return;
   $("#record-title").textContent = cell.title;
-  $("#said").textContent = cell.summary;
   $("#repeat").textContent = cell.repeat;
   $("#line").textContent = cell.line;
   $("#file").textContent = $("#file").href = cell.file;
@@ -377,11 +345,7 @@ document.addEventListener("click", (event) => {
     change({ about: nameOf(variant.dataset.v) });
     openAbout(looks[variant.dataset.v]);
   } else if (on("[data-pick]")) PICKS[on("[data-pick]").dataset.pick]();
-  else if (on("[data-near]")) {
-    $("#find").value = on("[data-near]").dataset.near;
-    find();
-    $("#find").focus();
-  } else if (on("[data-clear]")) clear();
+  else if (on("[data-clear]")) clear();
   else if (on("#theme")) theme();
   else if (on("#more")) more(!form.classList.contains("open"));
   else if (on("#cells thead button")) sortBy(on("th"));

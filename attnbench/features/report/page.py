@@ -1,108 +1,95 @@
-"""The page: one file that needs no other, made from its template, its style and its script.
+"""A report on disk: its page, one file that needs no other, and a summary and the data beside it.
 
 It has rows of a table, cards of the answer, and, packed as one word, the records behind them.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import re
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench.answer.compare_runs import RunsComparison
 from attnbench.answer.ranking import MARGIN
 from attnbench.answer.standings import Stretch, closeness
 from attnbench.core import format
-from attnbench.features.report.build import Contents
-from attnbench.features.report.cells import PageCell, cells_of, place, repeats, summarize
-from attnbench.features.report.facts import AXES, axes_of, drawing, lengths_of, panels_of, shorten
-from attnbench.report.figures import sheet
+from attnbench.core.disk import StoreError, writable_folder, write_whole
+from attnbench.features.report.contents import Contents, contents_of
+from attnbench.features.report.facts import (
+    AXES,
+    PageCell,
+    axes_of,
+    cells_of,
+    drawing,
+    lengths_of,
+    packed,
+    place,
+)
 from attnbench.report.figures.style import Look
-from attnbench.report.scenes import ReportRun, Scene
-from attnbench.report.sentences import beside, distinct_words, headlines, shared_words, standing_at
-from attnbench.report.tables import Table, columns, to_html
+from attnbench.report.scenes import ReportRun, Scene, gather
+from attnbench.report.sentences import (
+    beside,
+    distinct_words,
+    headlines,
+    sentences,
+    shared_words,
+    standing_at,
+    winners,
+)
+from attnbench.report.tables import Table, columns, csv_of, markdown_text, to_html, to_markdown
+from attnbench.report.tidy import measurements, names_of
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
-    from markupsafe import Markup
 
 
 HERE = Path(__file__).parent
 MOST = 2500
 """Rows of the table."""
-COMPARED = 400
 
 
 def render(contents: Contents) -> str:
     """The whole page."""
-    cells = cells_of(contents)
+    cells, scenes, several = cells_of(contents), contents.scenes, len(contents.runs) > 1
     by_record = {id(cell.record): cell for cell in cells}
-    regimes, lines = (
-        cards(contents.scenes, contents.looks, by_record),
-        verdicts(contents, by_record),
-    )
+    answers = [card for scene in scenes if (card := _card(scene, contents, by_record))]
     rows = sorted(cells, key=place)[:MOST]
-    answers = [row for card in regimes for row in card["rows"]]
-    answers += [row for _, of_scene in lines for row in of_scene]
-    linked = [cell for row in answers for cell in (*row["tied"], row["cell"]) if cell]
-    leaders = {name for scene in contents.scenes for s in scene.standings for name in s.leaders}
+    linked = [row for card in answers for row in (*card["rows"], *card["lengths"])]
+    shown = [cell for row in linked for cell in (*row["tied"], row["cell"]) if cell]
+    timed = [cell.record for cell in cells if cell.record.time]
+    sections = {
+        "scaling": bool(timed),
+        "tradeoffs": any(r.memory or r.distance for r in timed),
+        "memory": any(r.memory for r in timed),
+        "energy": any(r.energy and r.energy.joules for r in timed),
+        "map": any(s.answer for scene in scenes for s in scene.standings),
+    }
+    lengths = lengths_of(scenes)
+    axes = [axes_of(scene) for scene in scenes]
+    choices = {axis: list(dict.fromkeys(each[axis] for each in axes)) for axis in AXES}
     margins = sorted(round(run.margin, 3) for run in contents.runs)
-    lengths = lengths_of(contents.scenes)
-    by_length = {n: headlines(contents.scenes, len(contents.runs) > 1, n) for n in lengths}
-    facts = drawing(contents, {key: cell.number for key, cell in by_record.items()})
-    sections = _sections(facts)
     return _template().render(
         c=contents,
-        cards=regimes,
-        verdicts=lines,
-        apart=distinct_words(contents.scenes),
-        shared=shared_words(contents.scenes),
+        cards=answers,
+        apart=distinct_words(scenes),
+        shared=shared_words(scenes),
         cells=rows,
         all_cells=len(cells),
         sections=[name for name, there in sections.items() if there],
-        absent=[why for name, why in WHY_NOT.items() if not sections[name]],
         closest=[(run, _closest(run, contents)) for run in contents.runs],
-        colours=_colours(),
-        facts=facts,
+        facts=drawing(contents, {key: cell.number for key, cell in by_record.items()}),
         lengths=lengths,
-        choices=_choices(contents),
-        blob=packed(contents, list({c.number: c for c in chain(linked, rows)}.values())),
-        headlines={
-            n: [(*_in_two(line, leaders), scene) for line, scene in some.items()]
-            for n, some in (by_length or {0: dict.fromkeys(contents.headlines, -1)}).items()
-        },
+        choices=[choice for choice in choices.items() if len(choice[1]) > 1],
+        blob=packed(contents, list({c.number: c for c in chain(shown, rows)}.values())),
+        headlines={n: headlines(scenes, several, n) for n in lengths} or {0: contents.headlines},
         missing=_missing(contents),
-        differences=[(run, *_comparison(run)) for run in contents.comparisons],
         margin=" to ".join(dict.fromkeys(map(format.percent, (margins[0], margins[-1])))),
         floor=format.percent(MARGIN),
-        untimed=[scene for scene in contents.scenes if not scene.timed],
+        untimed=[scene for scene in scenes if not scene.timed],
     )
-
-
-WHY_NOT = {
-    "memory": "no memory was measured",
-    "energy": "no energy was measured; 'attnbench run --energy' does it",
-}
-"""The reason why the page has no figure of a section."""
-
-
-def _sections(facts: Mapping[str, Any]) -> dict[str, bool]:
-    """The sections of figures, and for each whether there is anything to draw."""
-    scenes = facts["scenes"]
-    cells = [dict(zip(facts["fields"], row, strict=True)) for row in facts["timed"]]
-    return {
-        "scaling": bool(cells),
-        "tradeoffs": any(cell["peak"] or cell["distance"] for cell in cells),
-        "memory": any(cell["peak"] for cell in cells),
-        "energy": any(cell["joules"] for cell in cells),
-        "map": any("use" in a for scene in scenes.values() for a in scene["answers"].values()),
-    }
 
 
 def templates(**how: Any) -> Environment:
@@ -123,43 +110,6 @@ def _template() -> Template:
     for function in (format.ms, format.mib, format.figures, format.ratio):
         environment.filters[function.__name__] = function
     return environment.get_template("page.html")
-
-
-def _colours() -> Markup:
-    """Style rules for the palette, and for the names of each hue."""
-    from markupsafe import Markup
-
-    own = "".join(f".h-{name}{{--c:var(--{name})}}" for name in sheet.HUES)
-    return Markup(f"{sheet.css()}\n{own}")
-
-
-def _in_two(line: str, names: set[str]) -> tuple[Markup, Markup]:
-    """The first sentence, with the recommended variants bold, and what follows it."""
-    first, point, rest = line.partition(". ")
-    advice, colon, why = first.partition(": ")
-    bold = emphasised(advice, names) + emphasised(colon + why + point.strip(), set())
-    return bold, emphasised(rest, set())
-
-
-def emphasised(text: str, names: set[str]) -> Markup:
-    """The text, escaped, the names in it bold; an interval stays on one line."""
-    from markupsafe import Markup, escape
-
-    text = re.sub(r"\[([\d.,]+), ([\d.,]+)\]", "[\\1,\N{NO-BREAK SPACE}\\2]", text)
-    if not names:
-        return escape(text)
-    longest = sorted(map(re.escape, names), key=lambda name: (-len(name), name))
-    parts = re.split(rf"(?<![\w.?=-])({'|'.join(longest)})(?![\w?=-]|\.\w)", text)
-    return Markup("").join(
-        Markup("<b>{}</b>").format(part) if n % 2 else escape(part) for n, part in enumerate(parts)
-    )
-
-
-def _choices(contents: Contents) -> Iterator[tuple[str, list[str]]]:
-    """Each axis on which regimes differ, with its values."""
-    axes = [axes_of(scene) for scene in contents.scenes]
-    values = ((axis, list(dict.fromkeys(each[axis] for each in axes))) for axis in AXES)
-    return (choice for choice in values if len(choice[1]) > 1)
 
 
 CLOSEST = 12
@@ -199,67 +149,36 @@ def _missing(contents: Contents) -> Table:
     return Table("Reasons", heads, rows)
 
 
-def _comparison(comparison: RunsComparison) -> tuple[Table, Table]:
-    """The differences of two runs, and their verdicts cell by cell."""
-    rows = [(d.what, d.a, d.b) for d in comparison.differences]
-    heads = columns("the runs differ in", comparison.a, comparison.b)
-    differences = Table("How the runs differ", heads, rows)
-    compared = [(cell, c) for cell in comparison.cells if (c := cell.comparison) is not None]
-    verdicts = []
-    for cell, c in compared[:COMPARED]:
-        p = cell.problem
-        where = f"{p.phase} {p.mask} {p.dtype} {p.kv_len:,}"
-        name = format.name_and_kind(cell.variant, cell.computes)
-        row = (name, where, c.verdict, f"{c.ratio:.3f}", f"[{c.low:.3f}, {c.high:.3f}]")
-        verdicts.append(row)
-    ratio = "time, b over a"
-    heads = columns("variant", "where", "verdict", ratio, "99 %", right=[ratio])
-    return differences, Table("Measurement by measurement", heads, verdicts)
-
-
 TIES, DOUBTS = 3, 3
 """Ties and doubts of a line that are named; the rest is counted."""
 
 
-def cards(
-    scenes: Sequence[Scene], looks: Mapping[str, Look], by_record: Mapping[int, PageCell]
-) -> list[dict[str, Any]]:
-    """For each regime in which anything has a time its rows, the longest lengths first.
-
-    They are what readers ask about. Beside them ``untimed``: how many of its cells have no time.
+def _card(
+    scene: Scene, contents: Contents, by_record: Mapping[int, PageCell]
+) -> dict[str, Any] | None:
+    """A regime's answers: a row a stretch, the longest lengths first; and a row a length, of which
+    one is ``open`` at first. None where nothing has a time.
     """
-    return [
+    first = standing_at(scene, contents.length)
+    row = partial(_row, scene, contents.looks, by_record)
+    lengths = [{**row(Stretch((s,))), "open": s is first} for s in scene.standings if s.timed]
+    return (
         {
             "scene": scene,
-            "rows": [_row(scene, stretch, looks, by_record) for stretch in scene.stretches[::-1]],
+            "rows": [row(stretch) for stretch in scene.stretches[::-1]],
+            "lengths": lengths,
             "untimed": sum(r.time is None for r in scene.regime.records),
         }
-        for scene in scenes
-        if scene.timed
-    ]
-
-
-def verdicts(
-    contents: Contents, by_record: Mapping[int, PageCell]
-) -> list[tuple[Scene, list[dict[str, Any]]]]:
-    """For each regime that has a time a line at each length; ``open``: it is shown first."""
-    verdicts = []
-    for scene in contents.scenes:
-        first = standing_at(scene, contents.length)
-        lines = [
-            {**_row(scene, Stretch((s,)), contents.looks, by_record), "open": s is first}
-            for s in scene.standings
-            if s.timed
-        ]
-        verdicts += [(scene, lines)] if lines else []
-    return verdicts
+        if lengths
+        else None
+    )
 
 
 def _row(
     scene: Scene,
-    stretch: Stretch,
     looks: Mapping[str, Look],
     by_record: Mapping[int, PageCell],
+    stretch: Stretch,
 ) -> dict[str, Any]:
     """One stretch of lengths: ``winner`` is None where nothing exact has a time.
 
@@ -302,28 +221,92 @@ def _row(
     }
 
 
-# ---- the packed records --------------------------------------------------------------------------
+# ---- the files ----------------------------------------------------------------------------------
 
-DIGITS = 7
-"""Significant digits that the page keeps of a number; the file that it names has them all."""
+INDEX = "index.html"
+ERRORS = "backslashreplace"  # of a path that is not UTF-8
 
 
-def packed(contents: Contents, cells: Sequence[PageCell]) -> str:
-    """``cells`` and ``panels`` by their numbers: as one word."""
-    records = {}
-    for cell in cells:
-        p, record = cell.record.problem, cell.record.to_dict()
-        if record["time"]:
-            del record["time"]["samples_s"]
-        where = cell.scene.regime if cell.scene else p.phase
-        records[cell.number] = {
-            "title": f"{cell.record.variant} at {p.kv_len:,} tokens: {where}",
-            "file": f"{contents.to_run[cell.run.number]}/records.jsonl",
-            "line": cell.line,
-            "summary": summarize(cell),
-            "repeat": repeats(cell.record, cell.run.header),
-            "record": shorten(record, DIGITS),
-        }
-    data = {"cells": records, "panels": panels_of(contents)}
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    return base64.b64encode(zlib.compress(text.encode(errors="backslashreplace"), 6)).decode()
+@dataclass(frozen=True)
+class Report:
+    """A report that was written."""
+
+    index: Path
+    files: Sequence[Path]
+    contents: Contents
+
+
+def make(runs: Sequence[Path], out: Path) -> Report:
+    """A report of these runs in a folder; raises StoreError where there is nothing to report, or
+    nothing can be written.
+    """
+    return report_on(gather(runs), out)
+
+
+def report_on(runs: Sequence[ReportRun], out: Path) -> Report:
+    """The same, of runs that were read. What has the same name is replaced, each whole or not.
+
+    A report can be made again, so the disk need not be waited for.
+    """
+    try:
+        writable_folder(out)  # before the work: where nothing can be written, it need not be done
+        contents = contents_of(runs, out)
+        texts = {INDEX: render(contents), "summary.md": summary(contents), "data.csv": data(runs)}
+        for name, text in reversed(texts.items()):  # the page last: what it leads to is there then
+            write_whole(out / name, text.encode(errors=ERRORS), sync=False)
+    except OSError as error:
+        raise StoreError(
+            f"can't write the report to {out}: {error.strerror}; give another folder with --out"
+        ) from None
+    return Report(out / INDEX, [out / name for name in texts], contents)
+
+
+# ---- the summary ---------------------------------------------------------------------------------
+
+LIMIT = 60_000
+"""Characters: a comment may hold 65,536."""
+COUNTS = {"REGIMES": 24, "REASONS": 30, "VERDICTS": 20, "NAMES": 8}
+CUT = "\n\n*… cut here: the rest is in index.html.*\n"
+
+
+def summary(contents: Contents) -> str:
+    """Answers, winners, what was not measured, and what may be believed: ``summary.md``, filled.
+
+    Whatever is put into it is text; only what is of :class:`Markup` is Markdown.
+    """
+    from markupsafe import Markup
+
+    runs, several = contents.runs, len(contents.runs) > 1
+    timed = {run.number: [s for s in contents.scenes if s.run is run and s.timed] for run in runs}
+    environment = templates(
+        autoescape=False,
+        finalize=lambda v: v if isinstance(v, Markup) else markdown_text(str(v)),
+    )
+    environment.filters.update(
+        winners=lambda scenes: Markup(to_markdown(winners(scenes))), sentences=sentences
+    )
+    commands = dict.fromkeys(command for about in contents.abouts for command in about.commands)
+    text = environment.get_template("summary.md").render(
+        c=contents,
+        several=several,
+        on=lambda run: Markup(f" on {markdown_text(run.name)}" if several else ""),
+        runs=[(a.run, a, timed[a.run.number]) for a in contents.abouts],
+        commands=[Markup(" ".join(command.split())) for command in commands],
+        **COUNTS,
+    )
+    text = re.sub(r"\n{3,}", "\n\n", text)
+    return text if len(text) <= LIMIT else text[: text.rindex("\n", 0, LIMIT - len(CUT))] + CUT
+
+
+# ---- the data ------------------------------------------------------------------------------------
+
+
+def data(runs: Sequence[ReportRun]) -> str:
+    """All measurements, a row each, with the line of each in its run's records."""
+    rows = [
+        {"run": run.header.get("run") or run.path.name, "machine": run.machine, "line": line} | row
+        for run in runs
+        for line, row in zip(run.lines, measurements(run), strict=True)
+    ]
+    names = names_of(rows)
+    return csv_of([names, *([row.get(name) for name in names] for row in rows)])

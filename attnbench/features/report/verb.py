@@ -13,29 +13,23 @@ from impls.errors import CantBeDone
 if TYPE_CHECKING:
     import argparse
 
-    from attnbench.features.report.files import Report
+    from attnbench.features.report.page import Report
     from attnbench.report.scenes import ReportRun
 
 
 BESIDE = "report"
 
 
-class NowhereToPut(CantBeDone):
-    """Several runs, and no folder for what is said of all of them."""
-
-
 def report(arguments: argparse.Namespace) -> int:
     """``attnbench report [RUN …] [--out DIR]``"""
     from attnbench.core.store import NEWEST, named_run, some_runs
-    from attnbench.features.report.files import make
+    from attnbench.features.report.page import make
 
-    if "" in (arguments.out, *arguments.runs):
-        raise NowhereToPut("a run and --out are folders, and one of them has no name")
     runs = [named_run(run) for run in arguments.runs or NEWEST[:1]]
     if arguments.out is None:
         folders = some_runs(runs)
         if len(folders) > 1:
-            raise NowhereToPut(
+            raise CantBeDone(
                 f"these are {len(folders)} runs: say where their report is to lie, such as --out "
                 f"reports/{'-and-'.join(path.name for path in folders[:3])}"
             )
@@ -53,7 +47,11 @@ def report(arguments: argparse.Namespace) -> int:
             if standing.answer
         ]
         files = {"index": str(result.index), "files": [str(path) for path in result.files]}
-        print(json.dumps({**files, "headlines": list(contents.headlines), "answers": answers}))
+        print(
+            json.dumps(
+                {**files, "headlines": list(map(str, contents.headlines)), "answers": answers}
+            )
+        )
     else:
         print(*contents.headlines, sep="\n")
     say(f"the report is {result.index}, with {len(result.files) - 1} files beside it")
@@ -64,7 +62,7 @@ def report(arguments: argparse.Namespace) -> int:
 
 def report_of(run: ReportRun) -> Report | None:
     """A run's own report, at its end; None where it could not be made: the run has lost nothing."""
-    from attnbench.features.report.files import report_on
+    from attnbench.features.report.page import report_on
 
     try:
         return report_on([run], run.path / BESIDE)

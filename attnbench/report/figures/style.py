@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,15 +54,10 @@ class Look:
         return self.computes == "softmax"
 
     @property
-    def _turns(self) -> tuple[int, int]:
-        """The place of its hue, and how often all hues were used up before."""
-        turn, at = divmod(self.place, len(HUES))
-        return (at + turn * SHIFT) % len(HUES), turn
-
-    @property
     def hue(self) -> str:
         """The name of its colour; neighbours in the list differ."""
-        return [*HUES][self._turns[0]]
+        turn, at = divmod(self.place, len(HUES))
+        return [*HUES][(at + turn * SHIFT) % len(HUES)]
 
     @property
     def colour(self) -> str:
@@ -72,7 +67,8 @@ class Look:
     @property
     def marker(self) -> str:
         """Its outline, as matplotlib calls it: those of one hue differ in it."""
-        return MARKERS[sum(self._turns) % len(MARKERS)]
+        turn = self.place // len(HUES)
+        return MARKERS[([*HUES].index(self.hue) + turn) % len(MARKERS)]
 
     @property
     def fill(self) -> str:
@@ -89,21 +85,17 @@ class Look:
         return filled(self.fill, self.colour, self.marker, size)
 
 
-Looks = Mapping[str, Look]
-
-
 def filled(fill: str, colour: str, marker: str = "o", size: float = 4.0) -> dict[str, Any]:
     """A marker that is full, half full or hollow, as arguments of matplotlib's ``plot``."""
-    half = fill == HALF
     return {
         "marker": marker,
         "markersize": size * (1.5 if marker == "*" else 1.0),
         "markeredgewidth": 0.9,
         "color": colour,
         "markeredgecolor": colour,
-        "fillstyle": HALF if half else "full",
+        "fillstyle": HALF if fill == HALF else "full",
         "markerfacecolor": PAPER if fill == "none" else colour,
-        **({"markerfacecoloralt": PAPER} if half else {}),
+        **({"markerfacecoloralt": PAPER} if fill == HALF else {}),
     }
 
 
@@ -125,23 +117,16 @@ NAMES = 112.0
 """Points beside axes that a legend has, names included."""
 
 
-def legend(figure: Figure, looks: Iterable[Look], *, lines: bool = True) -> None:
-    """The marks of variants, in this order at the right, and what their fillings mean.
-
-    Without lines they are the marks of points.
-    """
+def legend(figure: Figure, looks: Iterable[Look]) -> None:
+    """The marks of variants, in this order at the right, and what their fillings mean."""
     from matplotlib.lines import Line2D
 
     looks = list(looks)
-    handles = []
-    for look in looks:
-        label = labels.shorten(look.variant, NAMES - 32, 8)
-        line: dict[str, Any] = {"linestyle": look.dash if lines else "none", "linewidth": 1.1}
-        handles.append(Line2D([], [], label=label, **line, **look.marks()))
+    marks = {labels.shorten(look.variant, NAMES - 36, 8): look.marks() for look in looks}
     fills = {look.fill for look in looks}
-    for fill, words in MEANINGS.items() if fills - {"full"} else ():
-        if fill in fills:
-            handles.append(Line2D([], [], linestyle="none", label=words, **filled(fill, FAINT)))
+    if fills - {"full"}:
+        marks |= {words: filled(x, FAINT) for x, words in MEANINGS.items() if x in fills}
+    handles = [Line2D([], [], label=x, linestyle="none", **mark) for x, mark in marks.items()]
     wide, high = figure.get_size_inches() * 72
     at: dict[str, Any] = {"loc": "upper left", "borderaxespad": 0, "frameon": False}
     at["bbox_to_anchor"] = (1 - NAMES / wide, 1 - 44 / high)

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from attnbench.features.report import files
+from attnbench.features.report import page
 from tests.report.page import runs
 
 OWN = ("file:", "blob:", "data:", "about:")
@@ -16,7 +16,7 @@ OWN = ("file:", "blob:", "data:", "about:")
 def report(tmp_path_factory):
     """The whole report of a small run by hand."""
     folder = tmp_path_factory.mktemp("report") / "box" / "20260102-030405"
-    return files.make([runs.written(folder, runs.small())], folder / "report")
+    return page.make([runs.written(folder, runs.small())], folder / "report")
 
 
 @pytest.fixture

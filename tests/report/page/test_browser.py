@@ -3,7 +3,6 @@
 import re
 from itertools import pairwise
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 
@@ -28,8 +27,8 @@ def test_the_first_screen_answers_and_says_how_sure_it_is(small, width, height):
     assert "3.20× [3.07, 3.33] faster than the next, matmul" in first
     assert ("70\u00a0% fidelity to softmax" in first) == (width == 1440)
     confidence, only = tab.locator("#answer .how-sure").all_inner_texts()
-    assert confidence.startswith("Confidence: of 6 answers 6 are clear leads; 9 samples a timing")
-    assert only.startswith("If you may choose only one: sdpa, within 1.25× of the best on all 6")
+    assert confidence.startswith("Confidence: of 6 answers 6 are clear; 9 samples a timing")
+    assert only.startswith("If you may choose only one: sdpa, within 1.25× of the best on 6 of 6")
     for part in ("#controls", "#variants summary", ".verdicts tbody:last-child tr:not([hidden])"):
         box = tab.locator(part).bounding_box()
         assert box["y"] >= 0 and box["y"] + box["height"] < height, part
@@ -101,7 +100,6 @@ UNITS = {
     "ms": ("time, ms", "median time", 9.6e-3, (0.98, 1.02)),
     "tflops": ("TFLOP/s", "TFLOP/s", 512 * 128**2 / 9.6e9, (1 / 1.02, 1 / 0.98)),
     "share": ("% of ceiling", "share of the ceiling", 0.42, (1 / 1.02, 1 / 0.98)),
-    "baseline": ("× sdpa", "time, × sdpa", 1.6, (0.98, 1.02)),
 }
 """The head of the table, the axis, and by hand what training with matmul at 128 tokens is."""
 
@@ -153,7 +151,6 @@ def test_a_number_leads_to_its_record_and_the_command_that_repeats_it(small):
     tab = small()
     tab.locator("#cells tbody tr", has_text="matmul").first.locator("a").press("Enter")
     tab.wait_for_selector("dialog[open]")
-    assert re.match(r"38\.4 ms \[.*\] · 9 samples, stopped by its budget", tab.inner_text("#said"))
     raw = tab.inner_text("#json")
     assert '"variant": "matmul"' in raw and "samples_s" not in raw
     command = tab.inner_text("#repeat")
@@ -191,7 +188,7 @@ def test_a_panel_says_what_a_variant_is_how_it_does_and_how_it_is_used(small):
     tab = small("#about=matmul&n=128")
     tab.wait_for_selector("#about[open]")
     text = tab.inner_text("#about")
-    for words in ("4 n m d FLOPs", "Masks", 'attention("matmul")', '_implementation("eager")'):
+    for words in ("4 n m d FLOPs", "Needs", 'attention("matmul")', '_implementation("eager")'):
         assert words in text, words
     assert tab.eval_on_selector("#rival", "list => nameOf(list.value)") == "sdpa"
     assert tab.inner_text("#about .against").startswith("At 128 tokens, compared with")
@@ -205,25 +202,6 @@ def test_a_panel_says_what_a_variant_is_how_it_does_and_how_it_is_used(small):
     tab.select_option("#rival", label="window?size=8")
     expect(command).to_contain_text("compare matmul 'window?size=8'")
     assert "8.00× slower" in seen(tab, "#about-here li")[0]
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [(runs.MARKUP, "not built into attnbench"), ("einsum", "It has no time in this run")],
-)
-def test_a_panel_says_what_it_lacks(small, name, words):
-    tab = small(f"#about={quote(name)}")
-    expect(tab.locator("#about-title")).to_have_text(name)
-    assert words in tab.inner_text("#about") and tab.locator("img").count() == 0
-
-
-def test_the_theme_follows_the_system_until_somebody_chooses(small):
-    ground = "getComputedStyle(document.body).backgroundColor"
-    tab = small(color_scheme="dark")
-    dark = tab.evaluate(ground)
-    tab.click("#theme")
-    light = tab.evaluate(ground)
-    assert small(color_scheme="dark").evaluate(ground) == light != dark
 
 
 def test_print_is_light_has_the_answers_and_the_figures_and_few_pages(visit):
@@ -254,18 +232,9 @@ def test_nothing_is_wider_than_the_window(small, width):
         tab.evaluate("$('dialog[open]').close()")
 
 
-def test_on_a_phone_the_filters_open_and_close(small):
-    tab = small(width=390)
-    assert not tab.is_visible("[name=phase]")
-    tab.click("#more")
-    tab.focus("[name=unit]")
-    tab.keyboard.press("Escape")
-    assert tab.get_attribute("#more", "aria-expanded") == "false"
-    assert tab.evaluate("document.activeElement.id") == "more"
-    assert not tab.is_visible("[name=phase]")
-
-
-@pytest.mark.parametrize(("width", "theme"), [(390, "dark"), (1440, "light")])
+@pytest.mark.parametrize(
+    ("width", "theme"), [(390, "dark"), pytest.param(1440, "light", marks=pytest.mark.slow)]
+)
 def test_axe_finds_nothing(small, width, theme):
     import axe_playwright_python
 
@@ -282,19 +251,6 @@ def test_axe_finds_nothing(small, width, theme):
     assert levels[0] == 1 and all(after <= before + 1 for before, after in pairwise(levels))
 
 
-def test_the_keyboard_reaches_the_answer_the_table_and_a_record(small):
-    tab, targets = small(), []
-    tab.keyboard.press("Tab")
-    while tab.evaluate("document.activeElement.className") == "skip":
-        targets.append(tab.evaluate("document.activeElement.hash"))
-        tab.keyboard.press("Tab")
-    assert targets == ["#answer", "#table"]
-    assert runs.MARKUP in tab.text_content("#missing")
-    tab.locator("#cells tbody tr", has_text=runs.MARKUP).first.locator("a").press("Enter")
-    tab.wait_for_selector("dialog[open]")
-    assert tab.evaluate("document.activeElement.closest('dialog') !== null")
-
-
 JOULES = Energy(joules=0.5, method="rapl counter")
 BROKE = runs.untimed("sdpa", "failed", "it broke")
 LATER = dict.fromkeys(("memory", "error", "cost", "share_of_ceiling", "distance"))
@@ -303,7 +259,7 @@ ODD = {
     "nothing measured": [[BROKE]],
     "an older record": [[runs.timed("x" * 80, family="", **LATER)]],
     "nothing exact, energy": [[runs.other("gla", n, n, energy=JOULES) for n in (64, 128)]],
-    "five hundred variants": [runs.many(500, (64, 128))],
+    "two hundred variants": [runs.many(200, (64, 128))],
     "markup": [runs.crowd(12), [*map(runs.timed, ("a,b&c=d#'\"%", "*all"), (1e-3, 2e-3))], [BROKE]],
 }
 

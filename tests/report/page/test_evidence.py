@@ -8,8 +8,8 @@ import pytest
 from attnbench.core.evidence import Evidence
 from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimOutcome, ClaimVerdict
 from attnbench.features.report import page as html
-from attnbench.features.report.build import claims_of, model_cost
-from attnbench.features.report.files import summary
+from attnbench.features.report.contents import claims_of, model_cost
+from attnbench.features.report.page import summary
 from tests.claims.made import claim, point
 from tests.machines import BOX
 from tests.models.quality.made_up import evidence, flat, real_row, recall_evidence, row
@@ -27,8 +27,8 @@ def beside(filled, tmp_path):
         for name, text in found.items():
             kind, stamp = name.split("_")
             (folder / f"{stamp}-{kind}.json").write_text(text)
-        cost = model_cost([tmp_path / "a-run"])
-        return replace(contents, claims=claims_of([tmp_path / "a-run"]), model_cost=cost)
+        claims, cost = ([*read(tmp_path)] for read in (claims_of, model_cost))
+        return replace(contents, claims=claims, model_cost=cost)
 
     return made
 
@@ -63,12 +63,6 @@ def test_the_newest_claims_are_told_on_the_page_and_in_the_summary(beside):
     assert "#claims" not in html.render(without) and "Claims of" not in summary(without)
 
 
-def test_claims_that_can_not_be_read_cost_a_sentence(beside):
-    found = beside(reproduce_20260304=claims_file([{"name": "x"}]))
-    note = found.claims[0]["note"]
-    assert note and note in html.render(found).replace("&#39;", "'")
-
-
 def text(found):
     made = {"kind": found.kind, "made": dict(found.made), "rows": list(found.rows), "schema": 1}
     return json.dumps(made)
@@ -99,7 +93,10 @@ def test_a_whole_one_comes_before_one_that_was_stopped(beside, tmp_path):
 
 def test_whatever_a_file_holds_the_page_and_the_summary_say_so(beside):
     odd = '{"kind": "recall", "made": {"machine": {}}, "rows": [{"variant": 3}]}'
-    contents = beside(model_1="{", real_1="[]", recall_1=odd)
+    claims = claims_file([{"name": "x"}])
+    contents = beside(model_1="{", real_1="[]", recall_1=odd, reproduce_20260304=claims)
+    note = contents.claims[0]["note"]
+    assert "can't be shown" in note and note in html.render(contents).replace("&#39;", "'")
     page, names = html.render(contents), [found["file"] for found in contents.model_cost]
     assert sorted(names) == ["1-model.json", "1-real.json", "1-recall.json"]
     for found in contents.model_cost:

@@ -1,7 +1,5 @@
 """The figures of the page in a real browser: a run with a tie, a clear lead and a noisy one."""
 
-import csv
-import io
 import re
 import struct
 from functools import partial
@@ -10,7 +8,6 @@ from xml.etree import ElementTree
 import pytest
 
 from attnbench.features.report import page as html
-from tests.report.page import runs
 from tests.report.page.reading import (
     attributes,
     figure,
@@ -58,14 +55,6 @@ def test_the_map_tells_ties_leads_and_noise_apart(forward):
     assert tied == far_ahead > little  # by the lead over the rest
 
 
-def test_on_a_phone_the_maps_rows_are_named_above_their_fields(forward):
-    assert {"tokens", "forward"} <= set(labels(forward(), "map"))
-    winners = figure(forward(width=300), "map")
-    tops = "all => all.map(e => e.getBBox().y)"
-    name = winners.locator("text", has_text="forward · causal").evaluate_all(tops)
-    assert max(name) < min(winners.locator("rect[rx='5']").evaluate_all(tops))
-
-
 def test_a_field_of_the_map_moves_the_length_and_all_that_shows_it(forward):
     def marked():
         frame = attributes(figure(tab, "map"), "rect[stroke-width='1.2']", "x")
@@ -92,31 +81,6 @@ def test_the_trade_off_follows_the_length_and_what_it_is_held_against(forward):
     assert set(points(tab, "tradeoffs")) == {"gla", "lsh"}
     assert "distance from softmax" in labels(tab, "tradeoffs")
     assert "lsh is nearest to softmax" in seen(tab, "#tradeoffs figcaption")[0]
-
-
-@pytest.mark.parametrize(
-    ("kib", "words"),
-    [
-        (200, "nothing exact. The least is 200 KiB, "),
-        (300, "nothing exact, and nothing exact needs less than sdpa"),
-    ],
-)
-def test_half_the_memory_may_be_had_by_nothing_exact(forward, kib, words):
-    tab = forward()
-    change = "cell.peak = nameOf(cell.variant) === 'sdpa' ? 2 ** 18 : kib * 1024"
-    exact = "cells.filter((cell) => looks[cell.variant].exact)"
-    tab.evaluate(f"kib => {{ for (const cell of {exact}) {change} }}", kib)
-    assert words in tab.evaluate("half(shown[0])")
-
-
-def test_a_ratio_lies_within_its_own_interval(forward):
-    there = "timed.filter((b) => at(r, a.v) && at(r, b.v))"
-    both = f"{there}.map((b) => [verdict(r, a.v, b.v), reach(r, a.v, b.v)])"
-    pairs = forward().evaluate(f"regimes.flatMap((r) => timed.flatMap((a) => {both}))")
-    for verdict, interval in pairs:
-        (ratio,), (low, high) = (map(float, re.findall(r"[\d.]+", x)) for x in (verdict, interval))
-        assert low <= ratio <= high
-    assert len(pairs) > 9
 
 
 def test_filters_that_leave_nothing_say_so_and_are_taken_back(forward):
@@ -148,41 +112,6 @@ def test_the_list_is_searched_by_name_and_family(forward, words, found):
         assert seen(tab, ".pick") == found and set(variants(tab)) == set(found)
 
 
-@pytest.mark.parametrize(
-    ("words", "near"),
-    [("lhs", ["lsh"]), ("blokced", ["window.blocked"]), ("<b>zzzzzzzz", [])],
-)
-def test_a_misspelt_name_is_offered_the_nearest(forward, words, near):
-    tab = forward()
-    tab.click("#variants summary")
-    tab.fill("#find", words)
-    assert seen(tab, "#near")[0].startswith(f"No variant is called “{words}”.")
-    assert seen(tab, "#near button")[:1] == near
-    if near:
-        tab.locator("#near button").first.click()
-        assert seen(tab, ".pick") == near
-
-
-def test_two_that_are_picked_are_compared_in_a_sentence(forward):
-    tab = forward()
-    tab.evaluate("pick(looks.filter(({ name }) => ['gla', 'sdpa'].includes(name)))")
-    assert seen(tab, "#pair") == [
-        "sdpa against gla at 256 tokens: forward · causal 25.6× faster. gla is not exact softmax."
-    ]
-    tab.evaluate("change({ v: '' })")
-    assert seen(tab, "#pair") == []
-
-
-def test_the_next_click_closes_the_list_and_no_more(forward):
-    tab = forward()
-    tab.click("#variants summary")
-    name = tab.locator(".verdicts button.name").locator("visible=true").last
-    name.click()
-    assert not tab.is_visible("#find") and tab.locator("dialog[open]").count() == 0
-    name.click()
-    expect(tab.locator("dialog[open]")).to_be_visible()
-
-
 def test_a_panel_says_how_times_grow_and_judges_by_the_margin(forward):
     tab = forward()
     tab.evaluate("location.hash = '#about=gla&phase=forward'")  # by its times 6.4 to 25.6 ms
@@ -197,17 +126,6 @@ def test_a_panel_says_how_times_grow_and_judges_by_the_margin(forward):
     verdicts = [row.split("\t")[2] for row in seen(tab, "#about .times tbody tr")]
     assert verdicts == ["tied (1.01× the time)", "4.00× slower", "1.20× slower"]
     assert note.count() == 0
-
-
-def test_a_badge_leads_to_what_it_means(forward):
-    tab = forward()
-    tab.locator("a.sure").locator("visible=true").first.click()
-    expect(tab.locator("#sure")).to_be_in_viewport()
-
-
-def test_what_is_noisy_is_marked_in_the_table(forward):
-    noisy = [row.split() for row in seen(forward(), "#cells tbody tr") if re.search(r"\] \?", row)]
-    assert [row[:2] for row in noisy] == [["sdpa", "256"]]
 
 
 def test_a_band_is_as_high_as_the_interval_and_holds_its_line(forward):
@@ -314,20 +232,3 @@ def test_a_figure_is_saved_as_svg_and_png_in_light_colours(small, tmp_path):
     assert png.startswith(b"\x89PNG") and len(png) > 5000
     assert struct.unpack(">II", png[16:24]) == (int(3 * wide), int(3 * high))
     assert tab.evaluate("'theme' in document.documentElement.dataset") is False
-
-
-@pytest.mark.parametrize("what", ["scaling", "map"])
-def test_the_numbers_of_a_figure_are_saved_as_csv(small, what, tmp_path):
-    text = saved(small("#v=sdpa"), what, "csv", tmp_path).decode()
-    rows = list(csv.DictReader(io.StringIO(text)))
-    assert {int(row["length"]) for row in rows} == set(runs.LENGTHS)
-    sdpa = [row for row in rows if row["winner" if what == "map" else "variant"] == "sdpa"]
-    assert float(sdpa[-1]["s"]) == pytest.approx(12e-3 if what == "scaling" else 4e-3)
-
-
-def test_a_saved_sheet_has_no_formula(small):
-    tab = small()
-    figure(tab, "scaling")
-    tab.evaluate("looks.forEach(look => look.name = '=1+1,\"x\"')")
-    lines = tab.evaluate("numbers($('#scaling figure:not([hidden])'))").splitlines()
-    assert len(lines) > 1 and all(line.startswith('"\'=1+1,""x""",') for line in lines[1:])

@@ -3,8 +3,6 @@
 import html
 import os
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +10,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 from attnbench.core.disk import StoreError
-from attnbench.features.report import files
-from attnbench.features.report.files import LIMIT, summary, tables
+from attnbench.features.report import page
+from attnbench.features.report.page import LIMIT, summary
 from attnbench.report.sentences import Missing
 from tests.report.page import runs
 from tests.report.page.runs import OWN, at, timed, untimed
@@ -26,9 +24,9 @@ def test_a_report_is_its_page_and_its_texts_and_says_no_path_of_this_machine(rep
     out = report.index.parent
     written = {path.name: path.read_bytes() for path in out.iterdir()}
     assert {path.name for path in report.files} == written.keys()
-    assert written.keys() == {"index.html", "summary.md", "data.csv", "table.tex"}
+    assert written.keys() == {"index.html", "summary.md", "data.csv"}
     assert not any(str(out.parents[2]).encode() in content for content in written.values())
-    for name in ("summary.md", "data.csv", "table.tex"):
+    for name in ("summary.md", "data.csv"):
         if os.environ.get("GOLDENS") == "write":
             (GOLDEN / name).write_bytes(written[name])
         assert written[name] == (GOLDEN / name).read_bytes()
@@ -39,59 +37,17 @@ def test_where_nothing_can_be_written_is_a_sentence(tmp_path, out):
     run = runs.written(tmp_path / "box" / "run", runs.small())
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"can't write the report to .*--out"):
-        files.make([run], tmp_path / out)
+        page.make([run], tmp_path / out)
 
 
 @pytest.mark.slow
 def test_a_run_of_the_whole_table_has_a_small_page(tmp_path):
     records = runs.many(45, [128 << n for n in range(8)], ["forward", "train"])
     folder = runs.written(tmp_path / "box" / "run", records)
-    out = files.make([folder], tmp_path / "out").index.parent
+    out = page.make([folder], tmp_path / "out").index.parent
     assert (out / "index.html").stat().st_size <= 1_500_000
     assert (out / "data.csv").read_text().count("\n") == len(records) + 1
     assert len((out / "summary.md").read_text()) <= 60_000
-
-
-def latex(*records):
-    return tables(runs.staged(*records)[0])
-
-
-def test_the_fastest_exact_and_what_ties_with_it_are_bold_and_the_rest_says_how_it_ended():
-    measured = {
-        "fast": {64: 1e-3, 128: 2e-3},
-        "tied": {64: 1.02e-3},
-        "slow": {64: 2e-3, 128: 1e-3},
-    }
-    ends = {"fast": "out_of_memory", "slow": "timed_out"}
-    text = latex(
-        *(timed(name, s, n) for name, times in measured.items() for n, s in times.items()),
-        timed("other", 1e-4, computes=OWN),
-        *(untimed(name, status, problem=256) for name, status in ends.items()),
-        untimed("never", "failed"),
-    )
-    lines = [line.split(" & ") for line in text.splitlines()]
-    row = {cells[1]: [c.strip(" \\") for c in cells[2:]] for cells in lines if len(cells) == 5}
-    assert row["fast"] == ["bfseries 1.00", "2.00", "memory"]
-    assert row["tied"] == ["bfseries 1.02", "--", "--"]
-    assert row["slow"] == ["2.00", "bfseries 1.00", "too slow"]
-    assert row["other"] == ["0.100", "--", "--"]
-    assert text.index("other") > text.index("slow") and "never" not in text
-    assert "tabular" not in tables([])
-    long = latex(*(timed(f"v{n}", 1e-3 * (n + 1)) for n in range(80)))
-    assert r"\begin{longtable}" in long
-
-
-def test_no_name_is_a_command(tmp_path):
-    nasty = "a_b&c%d#e$f{g}h~i^j\\input{/etc/passwd}"
-    text = latex(timed(nasty), timed("b", 2e-3), *runs.small())
-    line = next(line for line in text.splitlines() if "passwd" in line)
-    assert "\\input" not in text and len(re.findall(r"(?<!\\)&", line)) == 2
-    assert not re.search(r"(?<!\\)[%#$_](?!\w*textasci)", line.replace(r"\textasciicircum", ""))
-    if shutil.which("pdflatex"):
-        head = "\\documentclass{article}\\usepackage{booktabs,longtable}\\begin{document}\n"
-        (tmp_path / "t.tex").write_text(head + text + "\\end{document}")
-        command = ["pdflatex", "-halt-on-error", "t.tex"]
-        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
 
 
 def test_winners_are_a_table_with_ties_and_doubts_and_what_has_none(filled):
@@ -112,17 +68,9 @@ def test_winners_are_a_table_with_ties_and_doubts_and_what_has_none(filled):
 
 
 WORDS = (
-    runs.MARKUP,
-    "`code` **bold** _x_",
-    "[x](y.html) ![i](u)",
-    "<script>",
-    "@everyone ~~gone~~",
-    "a\nb\n# c",
-    "back\\slash|",
-    "a &amp; b",
-    "<!-- x",
-    "\n- item",
-    "\n\n1. one",
+    f"{runs.MARKUP} `code` **bold** _x_ [x](y.html) ![i](u) back\\slash|",
+    "<script> @everyone ~~gone~~ a &amp; b <!-- x",
+    "a\nb\n# c\n- item\n1. one",
 )
 
 
@@ -146,17 +94,12 @@ def test_no_words_are_markup(tmp_path, name):
     assert heard.count(" ".join(name.split())) >= 4
 
 
-def test_runs_stand_side_by_side_and_are_compared(filled):
-    other = [r.with_(note="x") for r in runs.small()]
-    found = filled(runs.small(), other, [timed("nobody's")])
-    assert found.to_run == {0: "..", 1: "../../run1", 2: "../../run2"}
-    assert [scene.run.number for scene in found.scenes] == [0, 0, 1, 1, 2]
+def test_runs_stand_side_by_side(filled):
+    found = filled(runs.small(), [r.with_(note="x") for r in runs.small()])
+    assert found.to_run == {0: "..", 1: "../../run1"}
+    assert [scene.run.number for scene in found.scenes] == [0, 0, 1, 1]
     text = summary(found)
     assert text.index("## run0 on slow-box-2c") < text.index("## run1 on slow-box-2c")
-    verdicts = r"\*\*run1 on slow-box-2c\*\* against run0 on slow-box-2c: \d+ [\w ']+"
-    assert re.search(verdicts + r".*\(unpaired, margin \d+\.\d%\)\.", text)
-    apart = "run0 on slow-box-2c and run2 on slow-box-2c have no measurement in"
-    assert f"Not compared: {apart}" in text
     assert "- run0 on slow-box-2c: ruler self-check: 74/74" in text
     assert text.count("    attnbench run --seq 64,128,256\n") == 1
 

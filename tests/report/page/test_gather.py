@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from attnbench.features.report.provenance import about, commands
+from attnbench.features.report.contents import about, commands
 from attnbench.report.scenes import gather, scenes
 from tests.report.page import runs
 from tests.report.page.runs import timed
@@ -66,7 +66,7 @@ def test_what_a_run_may_be_trusted_for_is_said(read):
     wrong = runs.untimed("d", "wrong", canary_s=9e-3)
     run = read([*flagged, timed("c", canary_s=1.2e-3), wrong])
     (run.path / "spoiled.jsonl").write_text("{}\n{}\n")
-    margin, check, noise, refused, flags, drift, again = about(run).trust
+    margin, check, noise, refused, flags, again = about(run).trust
     assert margin.startswith(
         "intervals less than 5\u00a0% apart count as ties: blocks timed one after"
     )
@@ -76,7 +76,6 @@ def test_what_a_run_may_be_trusted_for_is_said(read):
     assert refused == "3 measurements passed the correctness checks and have a time; 1 wrong"
     why = "some for several reasons: contended (2), drift (1)"
     assert flags == f"2 of 3 timings were noisy, {why}"
-    assert "between 1.00 and 1.20 times its median; at 1 of 3" in drift
     assert again.startswith("2 measurements made while the machine drifted were repeated")
 
 
@@ -86,7 +85,7 @@ def test_commands_and_facts_say_no_path_of_the_machine_and_what_is_known(read, t
     told = "attnbench run --out=results --table mine.py --mask dense:m.npy --seq 64"
     assert commands(run) == (told, "attnbench report results/m/run0")
     facts = dict(about(run).facts)
-    assert str(tmp_path) not in str(facts) and facts["compiler"] == "g++"
+    assert str(tmp_path) not in str(facts)
     digest = hashlib.sha256((run.path / "records.jsonl").read_bytes()).hexdigest()
     assert facts["records"] == f"31, sha256 {digest}"
     assert facts["clocks"] == "host (24 measurements)"

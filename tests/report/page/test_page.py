@@ -13,14 +13,13 @@ import impls
 from attnbench.command import arguments
 from attnbench.core.record import Ranks
 from attnbench.features.report import page as html
-from attnbench.features.report.cells import PageCell, cells_of, place, repeats
-from attnbench.features.report.page import cards, packed
+from attnbench.features.report.facts import cells_of, packed, place, repeats, why_none
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
 from impls.masks import Mask
 from impls.problem import Problem
 from tests.report.page import runs
-from tests.report.page.runs import NEAR, timed
+from tests.report.page.runs import NEAR, at, other, timed, untimed
 
 
 def asked(command):
@@ -62,8 +61,8 @@ def test_each_cell_knows_its_line_its_ratios_its_units_and_its_place(filled):
     cells = cells_of(filled(runs.small()))
     assert [(cell.number, cell.line) for cell in cells[:3]] == [(0, 1), (1, 2), (2, 3)]
     matmul = [cell for cell in cells if cell.record.variant == "matmul"][1]  # at 128 tokens
-    assert matmul.to_best == pytest.approx(1.6) == matmul.to_baseline
-    units = {"ms": "3.20", "tflops": "0.00262", "share": "42\u00a0%", "baseline": "1.60×"}
+    assert matmul.to_best == pytest.approx(1.6)
+    units = {"ms": "3.20", "tflops": "0.00262", "share": "42\u00a0%"}
     assert (matmul.units, matmul.fidelity) == (units, "100\u00a0%")
     first = sorted(cells, key=place)[:6]
     problems = {(c.record.problem.kv_len, c.record.problem.phase) for c in first}
@@ -97,7 +96,7 @@ def test_every_record_is_there_without_its_samples_and_every_figures_numbers(fil
     looks = contents.looks
     about = held["panels"][str(looks["matmul"].number)]
     assert "softmax" in about["mathematics"]
-    assert ["Masks", "no mask, causal"] in [[name, said[:15]] for name, said in about["facts"]]
+    assert ["Needs", "torch alone"] in about["facts"]
     assert about["code"]["0"].splitlines()[1] == 'attend = attnbench.attention("matmul")'
     assert "mathematics" not in held["panels"][str(looks[runs.MARKUP].number)]
     monkeypatch.setattr(html, "MOST", 1)
@@ -107,16 +106,20 @@ def test_every_record_is_there_without_its_samples_and_every_figures_numbers(fil
     assert 1 < len(held) < len(cells)
 
 
-def rows(*records):
-    """The rows of the one card of these records."""
-    (scene,), looks = runs.staged(*records)
-    numbered = enumerate(records)
-    cells = [PageCell(n, r, scene.run, n + 1, None, looks[r.variant]) for n, r in numbered]
-    (card,) = cards([scene], looks, {id(cell.record): cell for cell in cells})
-    return card["rows"]
+@pytest.fixture
+def rows(tmp_path):
+    """Calls with records and returns the rows of their one card."""
+
+    def made(*records):
+        contents = runs.filled(tmp_path / str(len([*tmp_path.iterdir()])), records)
+        by_record = {id(cell.record): cell for cell in cells_of(contents)}
+        (scene,) = contents.scenes
+        return html._card(scene, contents, by_record)["rows"]
+
+    return made
 
 
-def test_the_longest_lengths_come_first_and_alike_ones_are_one_row():
+def test_the_longest_lengths_come_first_and_alike_ones_are_one_row(rows):
     times = {64: (1e-3, 2e-3), 128: (2e-3, 4e-3), 256: (9e-3, 4e-3)}
     both = [timed(v, t, n) for n, some in times.items() for v, t in zip("ab", some, strict=True)]
     found = rows(*both)
@@ -126,7 +129,7 @@ def test_the_longest_lengths_come_first_and_alike_ones_are_one_row():
     assert found[0]["lead"] == "2.25× [2.16, 2.34] faster than the next, a"
 
 
-def test_what_is_beside_the_only_one_is_named_and_without_anything_exact_nothing_is_ranked():
+def test_what_is_beside_the_only_one_is_named_and_without_anything_exact_nothing_is_ranked(rows):
     near = timed("near", 2e-3, computes=NEAR, distance=runs.far(0.7))
     (row,) = rows(timed("sdpa", 4e-3), near)
     assert row["other"].variant == "near" and row["beside"].before == "Faster, but not exact:"
@@ -138,3 +141,20 @@ def test_what_is_beside_the_only_one_is_named_and_without_anything_exact_nothing
     large, small = runs.memory(8 << 20), runs.memory(1 << 20)
     (row,) = rows(timed("matmul", memory=large), timed("sdpa", 2e-3, memory=small))
     assert row["memory"] == "8 MiB (sdpa: 1 MiB at 2.00× the time)"
+
+
+NEVER = [untimed(f"n{k}", "unavailable", problem=512) for k in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("records", "why"),
+    [
+        (NEVER, "unavailable"),
+        ([*NEVER, untimed("a", "out_of_memory", problem=512)], "out of memory"),
+        ([other("b", 1.0, 512)], "nothing exact was tried"),
+        ([timed("a", 1.0, at(512, phase="decode").with_(q_len=1))], "not run"),
+    ],
+)
+def test_a_length_that_nobody_won_says_why_and_what_was_tried_goes_before_the_rest(records, why):
+    (scene, *_), _ = runs.staged(timed("a", 1.0, 256), *records)
+    assert why_none(scene, 512) == why

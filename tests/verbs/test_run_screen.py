@@ -1,75 +1,18 @@
-"""Tables on a terminal: a run, its screen, the machine, a map, variants, a check; plain texts."""
+"""What a run ends with on a terminal: the screen of its answers, or every record."""
 
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from attnbench.core.record import FINDINGS, Determinism, Status
+from attnbench.core.record import FINDINGS, Status
 from attnbench.features.run import view as results
-from attnbench.features.selfcheck import view as selfcheck
-from attnbench.features.show import view
-from attnbench.report.tables import BAD, FAINT, PIPED
-from impls import BrokenRow
+from attnbench.report.tables import BAD, FAINT
 from impls.masks import Mask
-from impls.spec import Variant
 from tests.report.page import runs
-from tests.report.page.runs import at, error, timed, untimed
+from tests.report.page.runs import at, timed, untimed
 
 MARKUP = "[red]x[/] and [/nope] and [batch, heads]"
-CPU = {"mhz": 2600.0, "governor": "performance", "load_1min": 1.5, "load_5min": 0.25}
-FACTS = {
-    "machine": {**runs.MACHINE, "compiler": None},
-    "settings": {"threads": 1, "environment": {"A": "1"}},
-    "observed": {"cpu": CPU, "gpus": []},
-    "ceilings": {"flops": {"float32": 1e11}, "copy": {str(2 << 20): 5e10}},
-    "noise": [{"call_s": 0.002, "floor": 0.004, "apart": 0.011, "trials": 20, "pairs": 160.0}],
-}
-
-
-def test_each_fact_of_a_machine_has_its_line(shown):
-    gpu = {"uuid": "GPU-1", "sm_mhz": 1980, "power_w": "the driver doesn't say its power: MIG"}
-    gpu |= {"mig": False, "held_down_by": []}
-    text = shown(view.show_env, {**FACTS, "observed": {"cpu": CPU, "gpus": [gpu]}})
-    noise = "0.4\u00a0% (20 comparisons of a variant with itself, of 160 pairs"
-    told = "uuid GPU-1, sm mhz 1980, power w the driver doesn't say its power: MIG, mig no, "
-    told += "held down by nothing"
-    text = re.sub(r"\n +", " ", text)
-    for said in ("2 cores, 25 GiB", "100 GFLOP/s", "50.0 GB/s", "2600 MHz", noise, told):
-        assert said in text
-
-
-def test_a_map_has_a_row_and_a_column_for_each_word_and_keeps_every_weight(shown):
-    words = ["the", "[", "cat", "the"]
-    weights = [[0.1 * r + 0.01 * c for c in range(4)] for r in range(4)]
-    head, *lines = shown(view.show, words, weights).splitlines()
-    assert head.split() == words
-    for line, word, row_of in zip(lines, words, weights, strict=False):
-        assert line.split() == [word, *(f"{w:.2f}" for w in row_of)]
-    assert "nan" in shown(view.show, ["a"], [[None]])
-
-
-def test_variants_show_their_texts_as_they_are(shown):
-    plain = {"name": "x", "title": MARKUP, "family": MARKUP, "operator": "softmax", "build": "a:b"}
-    marked = Variant(**plain, paper=MARKUP, origin=MARKUP, options={"way": MARKUP})
-    broken = BrokenRow("y[0]", MARKUP, "mend it")
-    listed = shown(partial(view.table, why=True), [(marked, MARKUP, MARKUP)], [broken])
-    assert listed.count(MARKUP) == 4
-    text = shown(view.show_variant, marked, f"out = {MARKUP}", MARKUP, "pip 'a[b]'")
-    assert text.count(MARKUP) >= 7 and f"no: {MARKUP} → pip 'a[b]'" in text
-
-
-def test_a_check_counts_what_was_right_and_shows_what_was_not_with_its_reason(shown):
-    bits = Determinism(repeats=False, batch=None, place=None, mode_repeats=None, mode_cost=None)
-    right = [timed("a"), timed("a", 1e-3, 128, error=error(1.0, ratio=3.5))]
-    (line,) = (x for x in shown(selfcheck.show_check, right).splitlines() if x.startswith("a "))
-    assert line.split() == ["a", "2", "of", "2", "3.50×", "plain"]
-    wrong = untimed("a", Status.WRONG, MARKUP, at(128))
-    text = shown(selfcheck.show_check, [timed("a"), wrong, untimed("b", "unavailable", MARKUP)])
-    assert "1 of 2" in text and "none forward float32" in text and text.count(MARKUP) == 2
-    text = shown(selfcheck.show_check, [timed("a", determinism=bits)])
-    assert "not over repeats, across batches not tried" in text
 
 
 def grid(text):
@@ -104,18 +47,6 @@ def test_a_status_stands_where_there_is_no_time_and_its_reason_below(shown):
         assert f"{status}: {where}: {MARKUP} → do this" in text
         style = BAD if status in FINDINGS else FAINT
         assert results._time_cell(bad, None).style == style
-
-
-def test_nothing_is_cut_off_where_there_is_no_terminal(shown):
-    lengths = [2**n for n in range(4, 20)]
-    records = [timed("a.long.name", 1.2345 * n, at(n)) for n in lengths]
-    text = shown(results.show_results, records, width=PIPED)
-    assert "…" not in text and all(f"{1234.5 * n:,.0f} ±2.0" in text for n in lengths)
-    reason = " ".join(f"[word {n}]" for n in range(60))
-    bad = untimed("b", Status.FAILED, reason, remedy=reason)
-    lines = shown(results.show_results, [timed("a"), bad], width=PIPED).splitlines()
-    assert max(map(len, lines)) <= 120
-    assert f"{reason} → {reason}" in " ".join(" ".join(lines).split())
 
 
 def screen(shown, records):
