@@ -94,7 +94,10 @@ def inexpressible(values: Values) -> list[str]:
 def _unpacked(values: Values) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v, which may be packed in one tensor, or two."""
     if (qkv := values.get("qkv")) is not None:
-        return tuple(qkv.unbind(-3))
+        if (heads := values.get("num_heads_q")) is None:
+            return tuple(qkv.unbind(-3))
+        few = (qkv.shape[-2] - heads) // 2  # flash-attn 3 packs grouped heads along their axis
+        return tuple(qkv.split([heads, few, few], -2))
     if "query" in values:
         return values["query"], values["key"], values["value"]
     if (kv := values.get("kv")) is not None:

@@ -49,6 +49,13 @@ def flash_attn_func(q, k, v, qv=None, gather_kv_indices=None, softmax_scale=None
     aux_scalars=None, block_sparse_tensors=None, block_sparse_tensors_bwd=None, return_lse=False):
     return q * 2
 """,
+    # its hopper/, which is flash-attn 3
+    "flash_attn_interface.py": """
+def flash_attn_qkvpacked_func(qkv, softmax_scale=None, causal=False, q_descale=None, k_descale=None,
+    v_descale=None, window_size=(-1, -1), attention_chunk=0, softcap=0.0, deterministic=False,
+    num_heads_q=None, sm_margin=0, return_attn_probs=False):
+    return qkv * 2
+""",
     # facebookresearch/xformers, whose masks write themselves out
     "xformers/__init__.py": "",
     "xformers/ops/__init__.py": "from .fmha import memory_efficient_attention",
@@ -121,6 +128,9 @@ flash_attn: flash_attn_kvpacked_func(Q, x(2, 9, 2, 2)) -> b2 h4/2 n12x9 d8 f32 n
 flash_attn: flash_attn_varlen_func(PACKED, PACKED, PACKED, STARTS, STARTS, 7, 7, causal=True) \
     -> b1 h4/4 n12 d8 f32 causal+document:5,7
 flash_attn.cute: flash_attn_func(Q, K, K, window_size=(2, 1)) -> b2 h4/2 n12 d8 f32 window:2,1
+flash_attn_interface: flash_attn_qkvpacked_func(x(2, 12, 8), num_heads_q=4, causal=True) \
+    -> b2 h4/2 n12 d8 f32 causal
+flash_attn_interface: flash_attn_qkvpacked_func(x(2, 12, 3, 4)) -> b2 h4/4 n12 d8 f32 none
 xformers.ops: memory_efficient_attention(Q, Q[:, :9], Q[:, :9], fmha.LowerTriangularMask()) \
     -> b2 h4/4 n12x9 d8 f32 causal@upper-left
 xformers.ops: memory_efficient_attention(X, X, X, torch.ones(2, 12, 12).tril().log()) \
