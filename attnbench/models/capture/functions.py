@@ -13,12 +13,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from msgspec.structs import replace
 from torch import Tensor
 
 from attnbench.core.call import Api
 from attnbench.models.capture import products
-from attnbench.models.capture.captured_call import CapturedCall, form_of
+from attnbench.models.capture.captured_call import CapturedCall
 from attnbench.models.capture.compiled import meet_flex, meet_sdpa, put_compilers
 from attnbench.models.capture.kernels import QKV
 from attnbench.models.capture.libraries import Window, inexpressible
@@ -37,9 +36,8 @@ def put_torch(stands: Stands) -> None:
     same = F.scaled_dot_product_attention  # which is one function under two names
     stands.put(torch._C._nn, "scaled_dot_product_attention", lambda _: same)
     stands.put(F, "multi_head_attention_forward", _mha)
-    native, layer = "_native_multi_head_attention", "_transformer_encoder_layer_fwd"
-    stands.put(torch, native, partial(_fast_path, "mha fast path", 3, (9, 12)))
-    stands.put(torch, layer, partial(_fast_path, "encoder layer fast path", 1, (18, 19)))
+    for name in ("_native_multi_head_attention", "_transformer_encoder_layer_fwd"):
+        stands.put(torch, name, _fast_path)
     put_compilers(stands)
     put_operators(stands)
     recent = products.Recent()
@@ -52,6 +50,10 @@ def put_torch(stands: Stands) -> None:
     stands.put(Tensor, "softmax", softmax)
 
 
+FAST_PATH = (
+    "torch's fast path for nn.MultiheadAttention or nn.TransformerEncoder computed it together "
+    "with the projections; torch.backends.mha.set_fastpath_enabled(False) has it computed apart"
+)
 WORDS = (*QKV, "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
@@ -90,17 +92,15 @@ def sdpa(original: Function) -> Function:
             query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa = (
                 arguments.values()
             )
-        words = query, key, value, attn_mask, is_causal, scale, dropout_p
-        form = form_of(via, *words, enable_gqa)
-        if state.bias:
-            form = replace(form, mask_type=state.bias)
-        captured = partial(CapturedCall, via, *words, form=form)
+        words = query, key, value, attn_mask, is_causal, scale, dropout_p, enable_gqa
+        captured = CapturedCall(via, *words, via, mask_type=state.bias)
+        captured = captured._replace(form=(form := captured.full_form()))
         state.looked += perf_counter() - since
         run = partial(recorder.run, form, call, arguments)
         if inside:
-            state.inner.append(captured)
+            state.inner.append(lambda: captured)
             return run()
-        out: Tensor = call_recorded(run, query, captured)
+        out: Tensor = call_recorded(run, query, lambda: captured)
         return out
 
     return scaled_dot_product_attention
@@ -126,38 +126,13 @@ def _mha(original: Function) -> Function:
     return multi_head_attention_forward
 
 
-WHOLE_NOTE = "torch computes it in one operator with more than attention: its seconds are not known"
-
-
-def _fast_path(via: str, tensors: int, places: tuple[int, int], original: Function) -> Function:
-    """An operator that computes more than attention.
-
-    ``tensors``: how many it takes before the width and the heads; ``places`` of its mask and of
-    what kind that is among its arguments: 1 is a padding mask, 2 both.
-    """
-
-    def read(args: tuple[Any, ...], more: dict[str, Any]) -> CapturedCall:
-        qkv: Any = args[:3] if tensors == 3 else args[:1] * 3
-        mask, kind = (
-            args[place] if len(args) > place else more.get(name)
-            for place, name in zip(places, ("mask", "mask_type"), strict=True)
-        )
-        width, heads = args[tensors : tensors + 2]
-        if qkv[0].is_nested:
-            lengths = torch.tensor([len(x) for x in qkv[0].unbind()])
-            x = qkv[0].to_padded_tensor(0.0)
-            hidden = torch.arange(x.shape[1])[None] >= lengths[:, None]
-            qkv, mask, kind = (x, x, x), hidden, 1
-        q, k, v = (x.detach().unflatten(-1, (heads, width // heads)).transpose(1, 2) for x in qkv)
-        if mask is not None:
-            mask = ~mask if mask.dtype == torch.bool else mask
-            mask = mask[:, None, None] if kind == 1 else mask
-        form = form_of("fast path", q, k, v, mask)
-        return CapturedCall(via, q, k, v, mask, note=WHOLE_NOTE, whole=True, form=form)
+def _fast_path(original: Function) -> Function:
+    """An operator that computes projections too, so that its seconds say nothing of attention."""
 
     def fast_path(*args: Any, **more: Any) -> Any:
-        run = partial(original, *args, **more)
-        return call_recorded(run, args[0], partial(read, args, more), nested=True)
+        if NOW.recorder is not None and not torch.compiler.is_compiling():
+            NOW.recorder.refuse(FAST_PATH)
+        return original(*args, **more)
 
     return fast_path
 
@@ -202,12 +177,13 @@ def _flex(original: Function) -> Function:
         def call() -> CapturedCall:
             functions = ("block_mask", block_mask), ("score_mod", score_mod)
             kinds = " and ".join(word for word, x in functions if x is not None)
+            words = "flex", query, key, value, None, False, scale, 0.0, enable_gqa, api
             facts = {"returns": "lse" if lse else "", "mask_type": kinds}
-            form = form_of(api, query, key, value, None, False, scale, 0.0, enable_gqa, **facts)
-            return CapturedCall("flex", query, key, value, scale=scale, find_mask=find, form=form)
+            return CapturedCall(*words, find_mask=find, **facts)
 
         # its own products are no other attention
-        return call_recorded(partial(original, *words, *args, **more), query, call, heads=-1)
+        run = partial(original, *words, *args, **more)
+        return call_recorded(run, query, call, outer="flex", inner=[])
 
     return flex_attention
 
@@ -267,24 +243,22 @@ def layer_call(
 ) -> CapturedCall:
     """A layer's call, by what it called of torch's or else by its arguments."""
     notes = inexpressible(more)
-    note, faithful = "; ".join(notes), not notes
     tensor = mask if isinstance(mask, Tensor) else None
     its = inner[0]() if len(inner) == 1 else None
-    packed = its is not None and its.ends and its.q.shape != qkv[0].shape
-    if its is not None and not packed:
-        q, k, v = qkv
-        if k.shape[2] != its.k.shape[2]:  # heads may have been packed for torch's function
-            k, v = (x.detach()[:, :, : its.k.shape[2]] for x in (k, v))
+    if its is not None and its.ends and its.q.shape != qkv[0].shape:
+        its = None  # it packed its sequences into one
+    (q, k, v), note = qkv, "; ".join(notes)
+    if its is not None:  # heads may have been packed for torch's function
+        k, v = (x.detach()[:, :, : its.k.shape[2]] for x in (k, v))
         if its.find_mask is not None or its.q.shape == q.shape:
-            return its._replace(via=via, q=q, k=k, v=v, note=note, faithful=faithful)
-        qkv = q, k, v
+            form = its.full_form() if its.api != "other" else None
+            return its._replace(via=via, q=q, k=k, v=v, note=note, form=form)
     scale, dropout, bias = (more.get(word) for word in ("scaling", "dropout", "position_bias"))
     api: Api = "eager" if via.endswith(" eager") else "other"
-    form = form_of(api, *qkv, tensor, scale=scale, dropout=dropout or 0.0)
-    call = CapturedCall(via, *qkv, scale=scale, dropout=dropout or 0.0, bias=bias)
-    call = call._replace(note=note, faithful=faithful, form=form)
-    if its is not None and not packed:
-        return call._replace(attn_mask=tensor, form=its.form)
+    facts: Any = {"scale": scale, "dropout": dropout or 0.0, "bias": bias}
+    call = CapturedCall(via, q, k, v, tensor, **facts, api=api, note=note)
+    if its is not None:
+        return call._replace(form=its.form)
     causal = more.get("is_causal")
     causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
     if via.startswith("transformers flash"):
@@ -297,13 +271,10 @@ def layer_call(
                 visible = visible & tensor.bool().cpu()[:, None, None, -shape.kv_len :]
             return masks.of(visible, False, shape)
 
-        return call._replace(find_mask=find)
+        return call._replace(attn_mask=None, find_mask=find)
     if mask is None:
-        causal = causal and not via.endswith(" eager") and call.q.shape[2] > 1
-        return call._replace(is_causal=causal)
-    if tensor is not None:
-        return call._replace(attn_mask=tensor)
-    return call._replace(note="; ".join([*notes, NO_TENSOR]), faithful=False)
+        return call._replace(is_causal=causal and api != "eager" and q.shape[2] > 1)
+    return call if tensor is not None else call._replace(note="; ".join([*notes, NO_TENSOR]))
 
 
 @lru_cache(maxsize=16)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch._guards import TracingContext
 
-from attnbench.models.capture.captured_call import CapturedCall, form_of
+from attnbench.models.capture.captured_call import CapturedCall
 from attnbench.models.capture.clocks import Span
 from attnbench.models.capture.places import locate
 from attnbench.models.capture.readers import may_use
@@ -163,9 +163,8 @@ def _record(weights: Weights, parts: Parts, out: Tensor, end: Any) -> bool:
         place.weights = [weakref.ref(x) for x in (values, rows) if may_use(x)]
 
     def call() -> CapturedCall:
-        form = form_of("products", q, k, v, mask, scale=scale, dropout=dropout)
-        captured = CapturedCall(product.name, q, k, v, mask, False, scale, dropout, form=form)
-        return captured._replace(note=note, faithful=not note, ends=ends, weights_used=used)
+        call = CapturedCall(product.name, q, k, v, mask, False, scale, dropout, api="products")
+        return call._replace(note=note, ends=ends, weights_used=used)
 
     span = product.span._replace(end=end)
     if isinstance(span.start, float):
@@ -357,7 +356,7 @@ def _of_mha(state: Any, original: Function, args: tuple[Any, ...], more: dict[st
     heads, scale, out = state.heads, q.shape[-1] ** -0.5, original(*args, **more)
     if span is not None:
         words = q, k.mT, args[-1], mask
-        form = form_of("mha", *words, returns="weights", unread=state.unread)
-        call = partial(CapturedCall, "mha", *words, scale=scale, heads=heads, form=form)
+        facts: Any = {"api": "mha", "returns": "weights", "unread": state.unread}
+        call = partial(CapturedCall, "mha", *words, scale=scale, heads=heads, **facts)
         NOW.record(call, out, span)
     return out

@@ -88,7 +88,6 @@ ENTRIES, CAUSES = 4096, 256
 """Calls unlike each other that are known at a time, and reasons why calls are not recorded."""
 RUNS = {
     "mha": "math",
-    "fast path": "math",
     "eager": "written out",
     "products": "written out",
     "flex": "flex, not compiled",
@@ -118,7 +117,6 @@ class Recorder:
         """Entries by an output of compiled code, where its gradient is a call of its own."""
         self.failures: Counter[str] = Counter()  # calls that could not be recorded, by reason
         self.graphs = compiled_graphs()  # what had been compiled before
-        self.whole = 0  # calls that do more than attention
         self.kernels: dict[tuple[CallForm, torch.device], tuple[str, tuple[str, ...]]] = {}
         """The kernel of calls of a form, and the reasons why it is no fused one."""
         self._entries: dict[Any, Entry] = {}
@@ -192,15 +190,12 @@ class Recorder:
         key = where, call.via, form, call.q.device, mask, call.note, call.heads, call.k.shape
         entry = self._entries.get(key) or self._add_entry(key, call, where, mask, form)
         self._watch_weights(entry, call, out)
-        if call.whole:
-            self.whole += 1
-        else:
-            span.clock.add(span, self.tally, entry, backward=False)
-            within = self.tally.mine.within
-            if within is not None and len(within) < clocks.WITHIN:
-                within.append(span)
-            if entry.site is None:
-                self.failures[entry.why] += 1
+        span.clock.add(span, self.tally, entry, backward=False)
+        within = self.tally.mine.within
+        if within is not None and len(within) < clocks.WITHIN:
+            within.append(span)
+        if entry.site is None:
+            self.failures[entry.why] += 1
         self.tally.count(entry, span, until, new_mask=new)
         self.notice()
         out = out[0] if isinstance(out, tuple) else out
@@ -219,7 +214,7 @@ class Recorder:
         weights_of = self.tally.mine.weights
         last = weights_of.pop(entry, None)
         entry.weights_used |= call.weights_used or (last is not None and last() is not None)
-        eager = call.form is not None and call.form.api == "eager" and isinstance(out, tuple)
+        eager = call.api == "eager" and isinstance(out, tuple)
         weights = next(iter(out[1:2]), None) if eager and len(weights_of) < ENTRIES else None
         if isinstance(weights, Tensor) and not weights.requires_grad:  # gradients hold them too
             weights_of[entry] = weakref.ref(weights)
@@ -243,7 +238,7 @@ class Recorder:
             if self.samples and all(map(has_data, qkv)) and call.q.dim() == 4:
                 file = self.samples.keep(site.site, site.problem, qkv)
                 site = replace(site, samples=file)
-            site = replace(site, call=self._completed_form(call))
+            site = replace(site, call=self._completed_form(call, form))
             entry = Entry(site)
             if form.gradient:
                 problem = site.problem.with_(phase=call.phase(mask, gradient=False))
@@ -255,13 +250,11 @@ class Recorder:
             self._entries[key] = entry
         return entry
 
-    def _completed_form(self, call: CapturedCall) -> CallForm | None:
+    def _completed_form(self, call: CapturedCall, form: CallForm) -> CallForm | None:
         """Its form, with what was found out about it."""
-        if (form := call.form) is None:
+        if call.form is None and call.api == "other":
             return None
         kernel, why = self.kernels.get((form, call.q.device), (RUNS.get(form.api, ""), ()))
-        if form.api == "fast path" and call.q.is_cuda:  # where it may take a fused one
-            kernel = ""
         repeated = repeated_heads(call.k, call.v) if has_data(call.k) else 1
         return replace(form, kernel=kernel, why=why, repeated=repeated)
 
@@ -323,12 +316,12 @@ class Now:
         recorder = self.recorder
         return ThreadState() if recorder is None else recorder.tally.mine
 
-    def begin(self, query: Any, *, nested: bool = False) -> Span | None:
+    def begin(self, query: Any) -> Span | None:
         """Just before a call; None where it will not be recorded."""
-        recorder = self.recorder_for(query, nested=nested)
+        recorder = self.recorder_for(query)
         return None if recorder is None else recorder.begin(query)
 
-    def recorder_for(self, query: Any, *, nested: bool = False) -> Recorder | None:
+    def recorder_for(self, query: Any) -> Recorder | None:
         """The recorder, where a call on this tensor can be recorded; else it notes why not."""
         recorder = self.recorder
         if recorder is None or not isinstance(query, Tensor):
@@ -337,7 +330,7 @@ class Now:
             why = "torch.jit traced it, and what is traced is not called by its sizes"
         elif functorch.maybe_current_level() is not None:
             why = "torch.func transformed it, and no shape says of how many calls it is one"
-        elif query.is_nested and not nested:
+        elif query.is_nested:
             why = "its tensors are nested, and a problem's are not"
         elif query.is_cuda and torch.cuda.is_current_stream_capturing():
             # to read a value now, as that of a mask, would break the graph
@@ -368,12 +361,10 @@ def call_recorded(
     run: Callable[..., Any],
     query: Any,
     read: Callable[[], CapturedCall],
-    *,
-    nested: bool = False,
     **meanwhile: Any,
 ) -> Any:
     """Call ``run``, and record it as ``read()``; the thread's state is ``meanwhile``."""
-    span = None if torch.compiler.is_compiling() else NOW.begin(query, nested=nested)
+    span = None if torch.compiler.is_compiling() else NOW.begin(query)
     if span is None:
         return run()
     state = NOW.state()
@@ -421,9 +412,6 @@ def _unseen(recorder: Recorder) -> list[str]:
         f"attention calls that torch.compile compiled into larger code: {unknown.total():,} "
         f"({_most_frequent(unknown)}); how often they ran, and for how long, is not known; run "
         "without compiling to have their share": unknown,
-        f"calls of torch's fast path for nn.MultiheadAttention and TransformerEncoder: "
-        f"{recorder.whole:,}; they computed projections, or a whole layer, in the same operator: "
-        "counted, but their seconds are not in the share": recorder.whole,
         **{
             f"calls that could not be put as a problem: {n:,}: {reason}": n
             for reason, n in recorder.failures.most_common(REASONS)
