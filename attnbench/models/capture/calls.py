@@ -81,7 +81,7 @@ class Site(msgspec.Struct, frozen=True):
         """
         fields = {name: values["problem"][name] for name in Problem.__dataclass_fields__}
         site = msgspec.convert({**values, "problem": Problem.from_dict(fields)}, cls)
-        if site.calls < 1 and not site.via.endswith("compiled"):  # those were met, not counted
+        if site.calls < 1 and not site.via.endswith("compiled"):  # of an earlier version
             raise ValueError(f"calls of {site.site} is {site.calls}")
         return site
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from attnbench.core.call import Api
 from attnbench.models.capture import products
 from attnbench.models.capture.captured_call import CapturedCall
-from attnbench.models.capture.compiled import meet_flex, meet_sdpa, put_compilers
+from attnbench.models.capture.compiled import meet, put_compilers
 from attnbench.models.capture.kernels import QKV
 from attnbench.models.capture.libraries import Window, inexpressible
 from attnbench.models.capture.masks import FoundMask, Masks
@@ -73,7 +73,7 @@ def sdpa(original: Function) -> Function:
         if torch.compiler.is_dynamo_compiling():  # the values that it looks at are this frame's
             from torch._dynamo.comptime import comptime
 
-            comptime(meet_sdpa)
+            comptime(meet)
         values = query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
         arguments: dict[str, Any] = dict(zip(WORDS, values, strict=True))
         recorder, state = NOW.recorder, NOW.state()
@@ -170,7 +170,7 @@ def _flex(original: Function) -> Function:
         if torch.compiler.is_dynamo_compiling():
             from torch._dynamo.comptime import comptime
 
-            comptime(meet_flex)
+            comptime(meet)
         words = query, key, value, score_mod, block_mask, scale, enable_gqa
         lse = bool(more.get("return_lse") or more.get("return_aux") or any(args[:1]))
 

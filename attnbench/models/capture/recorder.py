@@ -27,7 +27,7 @@ from torch._C import _functorch as functorch
 
 from attnbench.core.call import CallForm
 from attnbench.models.capture import clocks
-from attnbench.models.capture.calls import SeenCalls, Site, octave
+from attnbench.models.capture.calls import SeenCalls, octave
 from attnbench.models.capture.captured_call import CapturedCall
 from attnbench.models.capture.clocks import Entry, Span, Steps, Tally, ThreadState, watch_gradient
 from attnbench.models.capture.kernels import QKV, observe, repeated_heads, torch_choice, why_math
@@ -36,6 +36,7 @@ from attnbench.models.capture.places import (
     CompiledCalls,
     Place,
     Where,
+    heads_of,
     in_generated,
     locate,
     of_user,
@@ -229,7 +230,7 @@ class Recorder:
         else:
             of_torch = call.via == "sdpa" or call.via.startswith("aten ")
             if of_torch and self.compiled.met and in_generated(sys._getframe(1)):
-                place = self.compiled.ran(site.problem)
+                place = self.compiled.ran(heads_of(call.q.shape, call.v.shape))
                 where = where if place is None else (place, where[1])
                 if place is not None and of_user(place):
                     where = None, place
@@ -275,22 +276,16 @@ class Recorder:
         self.failures["for more reasons than are kept" if more else why] += 1
         self.notice()
 
-    def meet_compiled(self, site: Site | None = None, where: Where = (None, None)) -> None:
-        """Torch's compiler met a call; ``site`` and ``where`` as far as they are known."""
-        self.compiled.meet(site, where[0] or where[1])
-        self.notice()
-
     def calls(self, *, complete: bool) -> SeenCalls:
         """The record so far, its sites still to be gathered."""
         end = self.gpu.read(wait=complete) if self.gpu.used else None
         if end is not None:
             self.tally.last = max(self.tally.last, end)
         versions = {"torch": torch.__version__, "python": platform.python_version()}
-        sites = [*self.tally.sites(), *self.compiled.sites()]
-        met = self.compiled.met + sum(self.failures.values())
+        met = self.compiled.met.total() + sum(self.failures.values())
         met += len(self.replaced())
         return SeenCalls(
-            sites=sites,
+            sites=self.tally.sites(),
             header={
                 **versions,
                 "threads": self.tally.threads,
