@@ -1,7 +1,5 @@
 """Variants as transformers' attention: names, words that are refused, and masks, never lost."""
 
-import copy
-
 import pytest
 import torch
 import transformers
@@ -14,6 +12,7 @@ from attnbench.models import mask_of as known_masks
 from attnbench.models import transformers as ours
 from attnbench.models.attention import NotServed, attention
 from impls.masks import Mask, Shape
+from tests.models.transformers import small
 from tests.models.transformers.small import asked, by, forward, logits, made, same, tokens
 
 EINSUM, CHUNKED = "attnbench:einsum", "attnbench:chunked"
@@ -209,31 +208,14 @@ def test_what_a_model_writes_into_its_mask_is_heeded():
     torch.testing.assert_close(given[:, 0], v.mean(2))  # of scores that are all the same
 
 
-def test_a_variant_that_no_layer_calls_is_said_once_and_names_the_model():
-    model = made("bloom", CHUNKED)
-    question = asked(model)
-    words = f"^{CHUNKED} is set on BloomForCausalLM"
-    with pytest.warns(ours.NotCalledWarning, match=words) as said:
-        model(**question)
-    assert [one.filename for one in said] == [__file__]
-    model(**question)  # any warning is an error here
-    assert not model._forward_hooks and not model._forward_pre_hooks
-
-
-def test_a_copy_of_a_model_and_a_part_that_is_called_alone_say_it_too():
-    model = made("bloom", CHUNKED)
-    question = asked(model)
-    with pytest.warns(ours.NotCalledWarning, match="is set on BloomForCausalLM") as said:
-        copy.deepcopy(model)(**question)
-    assert len(said) == 1
-    with pytest.warns(ours.NotCalledWarning, match="is set on BloomModel"):
-        model.transformer(**question)
-
-
-def test_a_model_that_looks_its_attention_up_in_a_table_is_refused_at_load():
-    said = rf"FalconForCausalLM can't be loaded with {CHUNKED}: FalconDecoderLayer takes"
-    with pytest.raises(NotServed, match=said):
-        made("falcon", CHUNKED)
+@pytest.mark.parametrize("kind", ["bloom", "falcon", "git"])
+def test_a_model_that_would_not_call_a_variant_is_loaded_with_eager_and_says_so(kind):
+    plain = made(kind)
+    with pytest.warns(ours.NotCalledWarning, match=f"computes attention .* {CHUNKED}") as said:
+        model = made(kind, CHUNKED)
+    assert said[0].filename == small.__file__
+    for given, expected in zip(*(forward(x, asked(plain)) for x in (model, plain)), strict=True):
+        assert torch.equal(given, expected)
 
 
 class Layer(nn.Module):
