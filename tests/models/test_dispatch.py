@@ -18,7 +18,7 @@ import attnbench
 import impls
 from attnbench.answer.dispatch_table import DispatchEntry, DispatchTable, Range
 from attnbench.core.machine import this_machine
-from attnbench.models.dispatch import CHOICES, DispatchRefused, DispatchWarning
+from attnbench.models.dispatch import CHOICES, DispatchWarning
 from impls.errors import CantBeDone
 from impls.loading import load_file
 from impls.problem import INPUTS
@@ -151,7 +151,7 @@ def test_is_causal_over_unequal_lengths_is_from_the_upper_left_as_in_torch(spy, 
     q, k, v = qkv(8, 24)
     theirs = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     lower = attnbench.dispatch(table(entry(mask="causal", queries=8)), tables=[spy])
-    with pytest.warns(DispatchWarning, match="mask causal@upper-left is not in the table"):
+    with pytest.warns(DispatchWarning, match="no entry for .* mask causal@upper-left"):
         torch.testing.assert_close(lower(q, k, v, is_causal=True), theirs)
     assert not called
     upper = attnbench.dispatch(table(entry(mask="causal@upper-left", queries=8)), tables=[spy])
@@ -207,15 +207,14 @@ SEEN = torch.ones(16, 16, dtype=torch.bool).tril()
 LEFT = {
     "attn_mask": (qkv(), {"attn_mask": SEEN}, "mask that is given as a tensor"),
     "scale": (qkv(), {"scale": 0.5}, "scale=0.5 was not measured"),
-    "phase": (qkv(grad=True), {}, "phase train is not in the table, which has forward"),
-    "mask": (qkv(), {"is_causal": True}, "mask causal is not in the table, which has none"),
-    "dtype": (qkv(dtype=torch.float64), {}, "dtype float64 is not in the table"),
-    "kv_heads": (qkv(kv_heads=2), {"enable_gqa": True}, "kv_heads 2 is not in the table"),
-    "head_dim": (qkv(width=16), {}, "head_dim 16 is not in the table"),
-    "longer": (qkv(65), {}, "65 queries on 65 keys, batch 2, are outside .* 1 to 64 keys"),
-    "larger batch": (qkv(batch=5), {}, "batch 5, are outside .*batch 1 to 4"),
-    "crossing": (qkv(8, 16), {}, "8 queries on 16 keys, batch 2, are outside"),
-    "three dimensions": ([x[0] for x in qkv()], {}, "tensors of 3 dimensions were not measured"),
+    "phase": (qkv(grad=True), {}, "no entry for train, mask none, float32, h4/4 d8/8"),
+    "mask": (qkv(), {"is_causal": True}, "no entry for forward, mask causal"),
+    "dtype": (qkv(dtype=torch.float64), {}, "no entry for forward, mask none, float64"),
+    "kv_heads": (qkv(kv_heads=2), {"enable_gqa": True}, "no entry for .* h4/2"),
+    "longer": (qkv(65), {}, "some lengths or batches are outside"),
+    "larger batch": (qkv(batch=5), {}, "some lengths or batches are outside"),
+    "crossing": (qkv(8, 16), {}, "some lengths or batches are outside"),
+    "three dimensions": ([x[0] for x in qkv()], {}, "are no problem of a table's kind"),
     "no kernel": ([qkv()[0] * float("nan"), *qkv()[1:]], {}, "no kernel for what is not finite"),
 }  # fmt: skip
 
@@ -243,9 +242,8 @@ def test_what_was_not_measured_goes_to_torch_and_is_said_once(spy, called, given
     ],
 )
 def test_a_table_of_another_place_or_that_could_not_be_served_is_refused(spy, one, more, message):
-    with pytest.raises(DispatchRefused, match=message) as refusal:
+    with pytest.raises(CantBeDone, match=message):
         attnbench.dispatch(table(one, **more), tables=[spy])
-    assert isinstance(refusal.value, CantBeDone)
 
 
 class Marked(torch.Tensor):
