@@ -15,7 +15,6 @@ import os
 import shutil
 import tempfile
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from io import BytesIO
@@ -256,48 +255,33 @@ def own_folder(use: str) -> Path:
 
 
 class WhileAlive:
-    """Facts about objects while they live; about a tensor, until somebody writes to it."""
+    """Facts about objects while they live; about a tensor, until torch counts a write to it, or,
+    where torch counts none, until it differs from a copy.
+    """
 
     def __init__(self) -> None:
         self._facts: Any = WeakIdKeyDictionary()
-        """By thing its state, None for what nobody writes to, and the facts."""
+        """By thing its state, and the facts."""
 
     def __contains__(self, thing: Any) -> bool:
         return thing in self._facts
 
-    def is_private(self, thing: Tensor) -> None:
-        """From now on: nobody else has the tensor, so nobody writes to it."""
-        self._facts[thing] = None, {}
-
     def get(self, thing: Any, rest: Any, find: Callable[[], Any]) -> Any:
         """The fact that ``find`` returned for the thing and ``rest``, or returns now."""
-        entry = self._facts.get(thing)
-        if entry is None or not (entry[0] is None or _unwritten(thing, *entry[0])):
-            entry = self._facts[thing] = _as_it_is(thing), {}
-        facts = entry[1]
+        state, facts = self._facts.get(thing, (None, {}))
+        uncounted = isinstance(thing, Tensor) and thing.is_inference()
+        if uncounted and not (facts and torch.equal(state, thing)):
+            facts.clear()
+            self._facts[thing] = thing.clone(), facts
+        elif not uncounted and (not facts or state != getattr(thing, "_version", 0)):
+            facts.clear()
+            self._facts[thing] = getattr(thing, "_version", 0), facts
         if rest not in facts:
             facts[rest] = find()
         return facts[rest]
 
 
-def _as_it_is(thing: Any) -> tuple[int | None, Tensor | None]:
-    """A tensor's count of writes, and a copy where others may write to it unseen by torch: NumPy,
-    which shares its memory, or ``.data``.
-    """
-    uncounted = isinstance(thing, Tensor) and thing.is_inference()
-    version = None if uncounted else getattr(thing, "_version", 0)
-    plain = type(thing) in (Tensor, torch.nn.Parameter) and not is_functorch_wrapped_tensor(thing)
-    return version, thing.detach().clone() if plain and thing.device.type == "cpu" else None
-
-
-def _unwritten(thing: Any, version: int | None, copy: Tensor | None) -> bool:
-    if copy is not None:
-        return torch.equal(thing, copy)
-    return version is not None and version == getattr(thing, "_version", 0)
-
-
-class _KeptFile:
-    """A mask's file, as long as the mask of any tensor needs it."""
+MOST_FILES = 128  # masks without a name whose files are there at a time
 
 
 class KnownMasks:
@@ -305,7 +289,9 @@ class KnownMasks:
 
     def __init__(self) -> None:
         self._known = WhileAlive()
-        self._files: weakref.WeakValueDictionary[str, _KeptFile] = weakref.WeakValueDictionary()
+        self._files: dict[str, None] = {}
+        """Those of masks without a name, the latest last: a bias that is learned is another at each
+        step."""
         self._lock = threading.RLock()
         self._process = os.getpid()
 
@@ -314,35 +300,26 @@ class KnownMasks:
         if tensor is None:
             return mask_of(None, is_causal, shape)
 
-        def look() -> tuple[Mask, _KeptFile | None]:
+        def look() -> Mask:
             mask = mask_of(tensor, is_causal, shape, own_folder("models"))
-            if (file := next((part.file for part in mask.parts if part.file), None)) is None:
-                return mask, None
-            if (kept_file := self._files.get(file)) is None:
-                kept_file = self._files[file] = _KeptFile()
-                weakref.finalize(kept_file, self._drop, file).atexit = False
-            return mask, kept_file
+            for file in (part.file for part in mask.parts if part.file):
+                self._files.pop(file, None)
+                self._files[file] = None
+            if len(self._files) > MOST_FILES:
+                oldest = next(iter(self._files))
+                del self._files[oldest]
+                if self._process == os.getpid():  # a fork shares the folder
+                    Path(oldest).unlink(missing_ok=True)
+            return mask
 
         with self._lock:
-            alive = list(self._files.values())  # none goes while a new mask may need its file
-            mask: Mask = self._known.get(tensor, (is_causal, shape), look)[0]
-            del alive
+            mask: Mask = self._known.get(tensor, (is_causal, shape), look)
         return mask
 
     def about(self, tensor: Tensor, what: Any, look: Callable[[], Any]) -> Any:
         """The fact that ``look`` returns about a tensor, kept beside its mask while that holds."""
         with self._lock:
             return self._known.get(tensor, what, look)
-
-    def is_private(self, tensor: Tensor) -> None:
-        """From now on: nobody else has the tensor, so that it need not be compared at each call."""
-        with self._lock:
-            self._known.is_private(tensor)
-
-    def _drop(self, file: str) -> None:
-        with self._lock:  # forks of a process share its folder, and may need the file
-            if file not in self._files and self._process == os.getpid():
-                Path(file).unlink(missing_ok=True)
 
 
 known_mask = KnownMasks()  # one for the process, as the files are

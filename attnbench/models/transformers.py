@@ -167,8 +167,6 @@ def mask_as_eager(**arguments: Any) -> Tensor | None:
     visible = sdpa_mask(**{**arguments, "allow_is_causal_skip": skip})
     if visible is None and two_sided:
         return None
-    if visible is not None:
-        known_mask.is_private(visible)
     shape = (arguments["batch_size"], 1, arguments["q_length"], arguments["kv_length"])
     dtype, device = (
         arguments.get("dtype", torch.float32),

@@ -35,22 +35,6 @@ def test_one_mask_is_looked_at_once_for_all_layers_of_a_step(monkeypatch):
     assert len([x for x in looks if x is not None]) == 1
 
 
-def test_a_mask_that_transformers_made_for_us_is_not_compared_with_a_copy_at_each_layer(
-    monkeypatch,
-):
-    """It takes as long as the mask is large; a mask of the user's own may be written to."""
-    compare, compared = known_masks._unwritten, []
-    monkeypatch.setattr(known_masks, "_unwritten", lambda *x: compared.append(x[0]) or compare(*x))
-    model = made("llama", num_hidden_layers=7)
-    by(model, EINSUM, forward, asked(model, "left"))
-    assert compared == []
-    model.set_attn_implementation(EINSUM)
-    question = asked(model)
-    length = question["input_ids"].shape[1]
-    logits(model, {**question, "attention_mask": torch.ones(1, 1, length, length).tril().bool()})
-    assert len(compared) == 6  # at each layer but the first
-
-
 @pytest.mark.parametrize("kind", ["causal_mask_function", "bidirectional_mask_function"])
 def test_such_a_mask_shares_no_memory_with_what_the_user_passes(kind):
     padded = torch.ones(2, 6, dtype=torch.bool)
