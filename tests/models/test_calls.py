@@ -24,7 +24,7 @@ def decoding(kv_len):
 
 
 SOME = SeenCalls(
-    [site(seconds=3.0), site(decoding(77), 4, 0.5, note="as it is", samples="a.npz")],
+    [site(seconds=3.0), site(decoding(77), 4, 0.5, note="as it is")],
     {"command": "python train.py"}, ["a sentence"],
     wall_s=9.0, attention_s=3.5, steps=12, step_s=0.4, step_share=0.31,
 )  # fmt: skip

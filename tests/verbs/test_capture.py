@@ -143,7 +143,7 @@ except KeyboardInterrupt:
     raise
 """,
         beginning=STARTER + BEGINNING,
-        options=["--json", "--samples"],
+        options=["--json"],
     )
     waiting.join()
     assert status == 130 and "ended with signal 2" in said.err and not calls.complete
@@ -152,7 +152,6 @@ except KeyboardInterrupt:
     assert writes.count(writes[0]) > 1
     assert "prose" in said.err and json.loads(said.out) == calls.to_dict()  # data is by itself
     (hidden,) = (p for p in calls.problems() if p.mask.kinds == ("dense",))
-    assert hidden.inputs.startswith(f"captured:{tmp_path}/calls.samples/")
     assert str(hidden.mask).startswith(f"dense:{tmp_path}/calls.masks/")
 
 

@@ -53,7 +53,6 @@ class Site(msgspec.Struct, frozen=True):
     backward_s: Seconds = 0.0
     share: float | None = None
     scale: float = 0.0
-    samples: str = ""  # a file of the q, k and v of one call
     note: str = ""
     call: CallForm | None = None
     """The form of the call; None where it could not be seen."""
@@ -69,7 +68,8 @@ class Site(msgspec.Struct, frozen=True):
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return {**msgspec.to_builtins(self, enc_hook=repr), "problem": self.problem.to_dict()}
+        values = {**msgspec.structs.asdict(self), "problem": self.problem.to_dict()}
+        return {**values, "call": msgspec.json.decode(msgspec.json.encode(self.call))}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Site:
@@ -90,7 +90,6 @@ class Site(msgspec.Struct, frozen=True):
             seconds=self.seconds + other.seconds,
             backward_s=self.backward_s + other.backward_s,
             new_masks=self.new_masks + other.new_masks,
-            samples=self.samples or other.samples,
         )
 
 
@@ -266,7 +265,7 @@ class Gathered:
             some = self._sums.setdefault(kind, {}).setdefault(octave(p), {})
             if p not in some and len(some) >= MOST:
                 p = min(some, key=lambda x: abs(x.kv_len - site.problem.kv_len))
-                site = replace(site, problem=p, samples="")  # which are of other lengths
+                site = replace(site, problem=p)
             some[p] = some[p].plus(site) if p in some else site
         return self
 
@@ -291,8 +290,8 @@ def octave(problem: Problem) -> tuple[int, int]:
 
 
 def _one_of(some: Sums) -> Site:
-    """One site of a whole octave, that of most calls, or of most calls with a sample."""
-    ordered = sorted(some.values(), key=lambda s: (-bool(s.samples), -s.calls, str(s.problem)))
+    """One site of a whole octave, that of most calls."""
+    ordered = sorted(some.values(), key=lambda s: (-s.calls, str(s.problem)))
     total = reduce(Site.plus, ordered)
     lengths = sorted({site.problem.kv_len for site in ordered})
     span = " to ".join(map(str, dict.fromkeys((lengths[0], lengths[-1]))))
@@ -335,11 +334,7 @@ def merged(parts: Sequence[SeenCalls]) -> SeenCalls:
     total = sum(site.total_s for site in trains) if of_training else whole.attention_s
     share_of_all, whole.sites = whole.share if total > 0 else None, []
     for site in sites:
-        problem, share = site.problem, None
-        counts = site.total_s > 0 and (problem.phase == "train" or not of_training)
-        if share_of_all is not None and counts:
-            share = share_of_all * site.total_s / total
-        if site.samples:
-            problem = problem.with_(inputs=f"captured:{site.samples}")
-        whole.sites.append(replace(site, share=share, problem=problem))
+        counts = site.total_s > 0 and (site.problem.phase == "train" or not of_training)
+        share = None if share_of_all is None or not counts else share_of_all * site.total_s / total
+        whole.sites.append(replace(site, share=share))
     return whole

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from attnbench.command.terminal import INTERRUPTED, say
 from attnbench.core.disk import open_draft
 from attnbench.models.capture.calls import SeenCalls, Site, merged
-from attnbench.models.capture.child import ADVICE, FOLDER, MASKS, SAMPLES
+from attnbench.models.capture.child import ADVICE, FOLDER, MASKS
 from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ def capture(arguments: argparse.Namespace) -> int:
     status, calls = run_program(
         arguments.program,
         out,
-        samples=arguments.samples,
         quiet=arguments.json,
         seconds=arguments.seconds,
     )
@@ -128,7 +127,6 @@ def run_program(
     command: Sequence[str],
     out: Path,
     *,
-    samples: bool,
     quiet: bool = False,
     advice: Path | None = None,
     seconds: float | None = None,
@@ -162,8 +160,6 @@ def run_program(
         environment[MASKS] = str(out.with_name(f"{out.stem}.masks"))
         if advice is not None:
             environment[ADVICE] = str(advice.resolve())
-        if samples:
-            environment[SAMPLES] = str(out.with_name(f"{out.stem}.samples"))
         status, ended = _run(command, environment, parts, out, quiet=quiet, seconds=seconds)
         calls = _gathered(parts, command, over=True, status=0 if ended else status)
         if ended:

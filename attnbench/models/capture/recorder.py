@@ -7,7 +7,6 @@ raised: the program goes on as it would have.
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 import threading
@@ -16,10 +15,9 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from time import perf_counter, time_ns
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from msgspec.structs import replace
 from torch import Tensor
@@ -27,7 +25,7 @@ from torch._C import _functorch as functorch
 
 from attnbench.core.call import CallForm
 from attnbench.models.capture import clocks
-from attnbench.models.capture.calls import SeenCalls, octave
+from attnbench.models.capture.calls import SeenCalls
 from attnbench.models.capture.captured_call import CapturedCall
 from attnbench.models.capture.clocks import Entry, Span, Steps, Tally, ThreadState, watch_gradient
 from attnbench.models.capture.kernels import QKV, observe, repeated_heads, torch_choice, why_math
@@ -44,49 +42,11 @@ from attnbench.models.capture.places import (
 )
 from attnbench.models.mask_of import has_data
 from impls.errors import CantBeDone
-from impls.problem import Problem
 
 if TYPE_CHECKING:
     from attnbench.models.capture.advice import Advice
 
-SAMPLES_MOST = 32
-SAMPLES_BYTES = 2**30
-
-
-class Samples:
-    """Files in a folder, each with the q, k and v of one call of a place and kind."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.skipped = False
-        self._lock = threading.Lock()
-        self._kinds: set[Any] = set()
-        self._left = SAMPLES_BYTES
-
-    def keep(self, place: str, problem: Problem, qkv: tuple[Tensor, Tensor, Tensor]) -> str:
-        """The file of this call's tensors; "" where there is one of its kind, or no room."""
-        kind = (place, problem.phase, octave(problem), problem.heads, problem.head_dim)
-        size = sum(x.numel() * min(x.element_size() * 2, 8) for x in qkv)
-        with self._lock:
-            if kind in self._kinds:
-                return ""
-            if len(self._kinds) >= SAMPLES_MOST or size > self._left:
-                self.skipped = True
-                return ""
-            self._kinds.add(kind)
-            self._left -= size
-        wide = [x.float() if x.dtype == torch.bfloat16 else x for x in qkv]
-        arrays: list[Any] = [x.detach().cpu().numpy() for x in wide]
-        if not all(np.isfinite(x).all() for x in arrays):
-            return ""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        file, (q, k, v) = self.folder / f"{os.getpid()}-{time_ns()}.npz", arrays
-        np.savez(file, q=q, k=k, v=v)
-        return str(file)
-
-
-ENTRIES, CAUSES = 4096, 256
-"""Calls unlike each other that are known at a time, and reasons why calls are not recorded."""
+ENTRIES = 4096  # calls unlike each other that are known at a time
 RUNS = {
     "mha": "math",
     "eager": "written out",
@@ -103,10 +63,9 @@ HOST, NONE = clocks.SpanClock(), clocks.NoClock()
 class Recorder:
     """Counts calls until it is asked for them."""
 
-    def __init__(self, masks: Path | None = None, samples: Path | None = None) -> None:
+    def __init__(self, masks: Path | None = None) -> None:
         self.advice: Advice | None = None
         self.masks = Masks(masks, self.affordable)
-        self.samples = None if samples is None else Samples(samples)
         self.restart()
 
     def restart(self) -> None:
@@ -192,9 +151,6 @@ class Recorder:
         entry = self._entries.get(key) or self._add_entry(key, call, where, mask, form)
         self._watch_weights(entry, call, out)
         span.clock.add(span, self.tally, entry, backward=False)
-        within = self.tally.mine.within
-        if within is not None and len(within) < clocks.WITHIN:
-            within.append(span)
         if entry.site is None:
             self.failures[entry.why] += 1
         self.tally.count(entry, span, until, new_mask=new)
@@ -235,10 +191,6 @@ class Recorder:
                 if place is not None and of_user(place):
                     where = None, place
                 site = replace(site, site=place_text(where), via="sdpa, compiled")
-            qkv = (call.q, call.k, call.v)
-            if self.samples and all(map(has_data, qkv)) and call.q.dim() == 4:
-                file = self.samples.keep(site.site, site.problem, qkv)
-                site = replace(site, samples=file)
             site = replace(site, call=self._completed_form(call, form))
             entry = Entry(site)
             if form.gradient:
@@ -272,8 +224,7 @@ class Recorder:
 
     def refuse(self, why: str) -> None:
         """A call was met that is not recorded."""
-        more = why not in self.failures and len(self.failures) >= CAUSES
-        self.failures["for more reasons than are kept" if more else why] += 1
+        self.failures[why] += 1
         self.notice()
 
     def calls(self, *, complete: bool) -> SeenCalls:
@@ -417,8 +368,5 @@ def _unseen(recorder: Recorder) -> list[str]:
         "; each is taken for the last one of its place and shape": recorder.masks.passed_over,
         f"the program put functions of its own in the place of others: {replaced}; what they do by "
         "themselves is not seen": replaced,
-        "there was no room for samples of all places: the first were kept": (
-            recorder.samples is not None and recorder.samples.skipped
-        ),
     }
     return [sentence for sentence, so in sentences.items() if so]

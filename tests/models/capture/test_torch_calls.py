@@ -11,7 +11,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import scaled_dot_product_attention as by_another_name
 
 import attnbench
-from attnbench.gate.inputs import make
 from impls.errors import CantBeDone
 from tests.models.build import only, qkv, said
 
@@ -124,16 +123,6 @@ def test_the_fast_path_is_counted_with_the_way_to_have_it_seen():
     assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
     (line,) = calls.unseen
     assert calls.sites == [] and "as a problem: 5:" in line and "set_fastpath_enabled" in line
-
-
-def test_samples_are_what_a_problem_takes_as_its_inputs(tmp_path):
-    q, k, v = qkv(dtype=torch.bfloat16)
-    with attnbench.capture(samples=tmp_path / "kept") as calls:
-        F.scaled_dot_product_attention(q, k, v)
-    (problem,) = calls.problems()
-    made = make(problem, 0)
-    for got, want in zip(made.qkv, (q, k, v), strict=True):
-        assert torch.equal(got, want)
 
 
 def test_what_is_compiled_stays_one_graph_and_what_was_met_is_said():
