@@ -89,18 +89,15 @@ def implementation(
 
 # ---- masks -------------------------------------------------------------------------------------
 
-FORM_NAMES = """
-shape size dim ndim ndimension numel dtype device layout is_cuda is_cpu is_meta is_mps is_xpu
-is_sparse is_nested is_quantized get_device is_floating_point is_complex is_inference
-requires_grad is_leaf grad_fn
-"""
-FORM = frozenset(FORM_NAMES.split())
-"""The attributes and methods of a tensor that need none of its numbers."""
-
 
 class EagerMask(Tensor):
-    """A float mask [batch, 1, q_len, kv_len] whose numbers are written on first use."""
+    """A float mask [batch, 1, q_len, kv_len] whose numbers are written on first use.
 
+    Its shape and its kind are read off it as they are; whatever needs numbers reaches
+    ``__torch_dispatch__``.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
     visible: Tensor | None
     """Booleans, true where a query may see a key; None where it is causal from the first key on."""
     dense: Tensor | None  # the numbers, once written
@@ -119,8 +116,8 @@ class EagerMask(Tensor):
         return mask
 
     def for_sdpa(self) -> tuple[Tensor | None, bool]:
-        """The mask as it is now, with what was written into it, and whether it is causal."""
-        if self.dense is not None and (self.dense.is_inference() or self.dense._version > 0):
+        """The mask as it is now, with what may be written into it, and whether it is causal."""
+        if self.dense is not None:
             return self.dense, False
         return self.visible, self.visible is None and self.shape[2] > 1
 
@@ -134,17 +131,6 @@ class EagerMask(Tensor):
             zero = torch.zeros((), dtype=self.dtype, device=self.device)
             self.dense = torch.where(visible, zero, torch.finfo(self.dtype).min)
         return self.dense
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Call ``func`` with the numbers, unless it reads the form alone."""
-        name = getattr(getattr(func, "__self__", None), "__name__", func.__name__)
-        if name in FORM:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **(kwargs or {}))
-        return cls.__torch_dispatch__(func, types, args, kwargs)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
