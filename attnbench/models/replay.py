@@ -254,7 +254,8 @@ def _with_weights(form: CallForm, problem: Problem) -> Attend:
         if mask is None:
             weights = torch.bmm(q * scale, k.mT).softmax(-1)
         else:
-            weights = torch.baddbmm(mask, q * scale, k.mT).softmax(-1)
+            added = mask.flatten(0, 1) if mask.dim() == 4 else mask
+            weights = torch.baddbmm(added, q * scale, k.mT).softmax(-1)
         out = torch.bmm(F.dropout(weights, form.dropout), v)
         weights.unflatten(0, (-1, heads)).mean(1)
         return out

@@ -55,7 +55,6 @@ class CapturedCall(NamedTuple):
     unread: bool = False
     note: str = ""
     """What the problem can't describe; nothing where it describes all."""
-    heads: int = 0  # where batch and heads are one axis: how many heads
     form: CallForm | None = None  # where another call was made in its place
     ends: tuple[Tensor, ...] = ()
     """The tensors at which the gradient ends, if not q, k and v, which are then views of these."""
@@ -87,19 +86,18 @@ class CapturedCall(NamedTuple):
 
     def look(self, where: Where, masks: Masks) -> tuple[FoundMask, bool]:
         """Its mask, and whether that is a tensor that was not seen before."""
-        q, k = _four(self.q, self.heads), _four(self.k, self.heads)
+        q, k = _four(self.q), _four(self.k)
         shape, mask = Shape(q[0], q[1], q[2], k[2]), self.attn_mask
         if self.find_mask is not None:
             return self.find_mask(masks, shape), False
-        if mask is not None and len(self.q.shape) == 3 and mask.dim() == 3:
-            heads = self.heads if mask.shape[0] > 1 else 0
-            mask = mask.unflatten(0, (-1, heads)) if heads else mask[:, None]
+        if mask is not None and self.q.dim() == 3 and mask.dim() == 3:
+            mask = mask[:, None]
         new = mask is not None and masks.is_new(mask)
         return masks.of(mask, self.is_causal, shape, where, self.bias), new
 
     def phase(self, mask: FoundMask, *, gradient: bool) -> str:
         """Its phase; ``gradient``: whether a backward pass follows."""
-        q, v = _four(self.q, self.heads), _four(self.v, self.heads)
+        q, v = _four(self.q), _four(self.v)
         return phase_of(Shape(q[0], q[1], q[2], v[2]), mask.mask, gradient=gradient)
 
     def site(self, where: Where, mask: FoundMask, form: CallForm) -> Site:
@@ -107,7 +105,7 @@ class CapturedCall(NamedTuple):
         device, dtype = self.q.device.type, dtype_name(self.q.dtype)
         if form.autocast and dtype != "float64":
             dtype = form.autocast
-        shapes = _four(self.q, self.heads), _four(self.v, self.heads)
+        shapes = _four(self.q), _four(self.v)
         phase = self.phase(mask, gradient=form.gradient)
         on = "cpu" if device == "meta" else device
         problem = problem_of(*shapes, dtype, on, mask.mask, phase)
@@ -131,13 +129,9 @@ class CapturedCall(NamedTuple):
         )
 
 
-def _four(x: Tensor, heads: int) -> tuple[int, ...]:
+def _four(x: Tensor) -> tuple[int, ...]:
     """[batch, heads, length, width] of what may have fewer axes, or more."""
     shape = tuple(x.shape)
-    if len(shape) == 4:
-        return shape
-    if heads:
-        return (shape[0] // heads, heads, *shape[1:])
     if len(shape) == 3:
         return (shape[0], 1, *shape[1:])
     return (prod(shape[:-3]), *shape[-3:]) if len(shape) > 3 else (1, 1, *shape)

@@ -12,7 +12,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -329,9 +328,17 @@ def _of_mha(state: Any, original: Function, args: tuple[Any, ...], more: dict[st
         return original(*args, **more)
     (span, q, k, mask), state.scores = state.scores, None
     heads, scale, out = state.heads, q.shape[-1] ** -0.5, original(*args, **more)
-    if span is not None:
-        words = q, k.mT, args[-1], mask
+
+    def call() -> CapturedCall:
+        by_head = mask is not None and mask.shape[0] > 1
+        tensors = q, k.mT, args[-1], mask if by_head else None
+        qkv_mask = [None if x is None else x.unflatten(0, (-1, heads)) for x in tensors]
+        if mask is not None and not by_head:
+            qkv_mask[-1] = mask[:, None]
         facts: Any = {"api": "mha", "returns": "weights", "unread": state.unread}
-        call = partial(CapturedCall, "mha", *words, scale=scale, heads=heads, **facts)
+        ends = q, k, args[-1]
+        return CapturedCall("mha", *qkv_mask, scale=scale, ends=ends, **facts)  # type: ignore[arg-type]
+
+    if span is not None:
         NOW.record(call, out, span)
     return out

@@ -147,7 +147,7 @@ class Recorder:
     def _record(self, call: CapturedCall, out: Any, until: float, span: Span) -> None:
         where, form = locate(), call.full_form()
         mask, new = call.look(where, self.masks)
-        key = where, call.via, form, call.q.device, mask, call.note, call.heads, call.k.shape
+        key = where, call.via, form, call.q.device, mask, call.note, call.k.shape
         entry = self._entries.get(key) or self._add_entry(key, call, where, mask, form)
         self._watch_weights(entry, call, out)
         span.clock.add(span, self.tally, entry, backward=False)
