@@ -1,6 +1,5 @@
 """Tensors that hide keys, and the names of the masks that they are."""
 
-import multiprocessing
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnbench.models import mask_of as mask_of_module
-from attnbench.models.mask_of import FEW, KnownMasks, mask_of, own_folder, phase_of
+from attnbench.models.mask_of import FEW, KnownMasks, mask_of, phase_of
 from impls.errors import CantBeDone
 from impls.masks import Mask, Shape
 
@@ -142,21 +141,6 @@ def test_a_number_that_a_row_adds_to_all_its_keys_hides_and_weighs_nothing(tmp_p
 def test_what_is_no_mask_at_all_is_a_sentence(mask, message):
     with pytest.raises(CantBeDone, match=message):
         mask_of(mask, False, SQUARE)
-
-
-def test_the_folder_of_a_process_goes_with_it_and_not_with_a_fork_of_it(tmp_path):
-    first, told = own_folder("test"), tmp_path / "told"
-
-    def work():
-        own_folder.cache_clear()
-        assert own_folder("test").is_dir()
-        told.write_text(str(own_folder("test")))
-
-    child = multiprocessing.get_context("fork").Process(target=work)
-    child.start()
-    child.join()
-    assert child.exitcode == 0 and first.is_dir()
-    assert str(first) != told.read_text() and not Path(told.read_text()).exists()
 
 
 def test_a_tensor_written_to_in_place_is_looked_at_again():

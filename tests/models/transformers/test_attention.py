@@ -11,7 +11,7 @@ from attnbench.answer.paste import spelled
 from attnbench.models import mask_of as known_masks
 from attnbench.models import transformers as ours
 from attnbench.models.attention import NotServed, attention
-from impls.masks import Mask, Shape
+from impls.masks import Shape
 from tests.models.transformers import small
 from tests.models.transformers.small import asked, by, forward, logits, made, same, tokens
 
@@ -94,27 +94,6 @@ def test_what_can_not_be_said_side_by_side_is_added_up(is_causal):
         whole = ours.joined_mask(terms, is_causal, q, k)
         assert isinstance(whole, torch.Tensor)  # no mask names a kind twice
         torch.testing.assert_close(attention("einsum")(q, k, v, whole), expected)
-
-
-def test_a_bias_beside_a_causal_call_hides_what_comes_later():
-    assert said((torch.rand(6, 6),), is_causal=True).kinds == ("causal", "bias")
-    longer = said((torch.rand(6, 9),), is_causal=True, kv_len=9)
-    assert longer.kinds == ("causal", "bias") and longer.upper_left
-
-
-def test_free_places_of_a_cache_are_left_out():
-    for mask, over, keys in (
-        ("causal@upper-left", "causal", 6),
-        ("padding:7", "none", 7),
-        ("padding:0", "padding:0", 9),
-        ("padding:7,3", "padding:7,3", 9),
-        ("causal+padding:7", "causal+padding:7", 9),
-    ):
-        left, used = ours.in_use(Mask.parse(mask), 6, 9)
-        assert (str(left), used) == (over, keys)
-        rows = Mask.parse(mask).visible(Shape(2, 4, 6, 9))
-        assert not rows[..., used:].any()
-        assert (left.visible(Shape(2, 4, 6, used)) == rows[..., :used]).all()
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3_text", "t5", "whisper"])
@@ -268,16 +247,6 @@ def test_queries_that_all_sequences_share_are_those_of_each():
     attend = AttentionInterface()[EINSUM]
     shared, each = (attend(Layer(), x, k, v, None)[0] for x in (q, q.repeat(5, 1, 1, 1)))
     assert torch.equal(shared, each)
-
-
-def test_a_mask_that_a_variant_does_not_take_is_refused_with_the_layer():
-    model = made("llama")
-    said = (
-        "LlamaAttention of layer 0: linear.elu takes the masks none, causal on cpu, not leftpad; "
-        "'attnbench list' shows .* attn_implementation='attnbench:sdpa' takes"
-    )
-    with pytest.raises(NotServed, match=said):
-        by(model, "attnbench:linear.elu", logits, asked(model, "left"))
 
 
 def test_every_core_of_the_table_has_a_name_and_a_mask_with_it():
