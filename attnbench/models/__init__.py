@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from impls.operators import further
 
@@ -30,3 +30,15 @@ def frames_out(between: tuple[str, ...]) -> int:
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(between):
         level, frame = level + 1, frame.f_back
     return level
+
+
+def wants_weights(layer: Any, argument: bool | None) -> bool:
+    """True if a model of transformers is to hand out its attention weights: by an argument that
+    reaches the layer, by one that is kept until the layers are done, or by the configuration.
+    """
+    if argument is not None:
+        return bool(argument)
+    keeper = sys.modules.get("transformers.utils.output_capturing")
+    if keeper is not None and (collected := keeper._active_collector.get()) is not None:
+        return any("attentions" in name for name in collected)
+    return bool(getattr(getattr(layer, "config", None), "output_attentions", False))

@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_map_only
 
 import impls
 from attnbench.answer.paste import OWN, PREFIX, spelled
-from attnbench.models import frames_out, wrong_level
+from attnbench.models import frames_out, wants_weights, wrong_level
 from attnbench.models.attention import (
     NO_BIAS_GRADIENT,
     Built,
@@ -47,7 +47,6 @@ try:
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
     from transformers.masking_utils import eager_mask, sdpa_mask
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-    from transformers.utils.output_capturing import _active_collector
 except ModuleNotFoundError as missing:
     if missing.name != "transformers":
         raise
@@ -230,17 +229,6 @@ PACKED_NAMES = "cu_seq_lens_q cu_seq_lens_k cu_seqlens max_length_q max_length_k
 PACKED = frozenset(PACKED_NAMES.split())
 """Arguments that say where packed sequences begin, as a mask, if there is one, does too."""
 EAGER = "take attn_implementation='eager' for this model"
-
-
-def wants_weights(module: nn.Module, argument: bool | None) -> bool:
-    """True if the model is to hand out its attention weights: by an argument that reaches the
-    layer, by one that transformers keeps until the layers are done, or by the configuration.
-    """
-    if argument is not None:
-        return bool(argument)
-    if (collected := _active_collector.get()) is not None:
-        return any("attentions" in name for name in collected)
-    return bool(getattr(getattr(module, "config", None), "output_attentions", False))
 
 
 def refusal(module: nn.Module, key: Tensor, mask: Any, more: Mapping[str, Any]) -> str | None:

@@ -54,8 +54,6 @@ class ThreadState(threading.local):
         self.worked = False  # whether it has made a call
         self.looked = 0.0
         """Seconds spent on looking at calls, which the program alone would not have taken."""
-        self.weights: dict[Entry, weakref.ref[Any]] = {}
-        """Those of the last call of each entry, which are alive at the next if they are used."""
         self.outer: Any = None
         """The call of a library that the thread is in: what that calls is part of it."""
         self.inner: list[Any] = []  # what the outer call has called so far

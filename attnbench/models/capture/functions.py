@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -20,7 +20,7 @@ from attnbench.models.capture import products
 from attnbench.models.capture.captured_call import CapturedCall
 from attnbench.models.capture.compiled import meet, put_compilers
 from attnbench.models.capture.kernels import QKV
-from attnbench.models.capture.libraries import Window, inexpressible
+from attnbench.models.capture.libraries import inexpressible
 from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.capture.operators import put_operators
 from attnbench.models.capture.places import locate, place_text
@@ -259,30 +259,17 @@ def layer_call(
     call = CapturedCall(via, q, k, v, tensor, **facts, api=api, note=note)
     if its is not None:
         return call._replace(form=its.form)
+    if mask is not None and tensor is None:
+        return call._replace(note="; ".join([*notes, NO_TENSOR]))
     causal = more.get("is_causal")
     causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
     if via.startswith("transformers flash"):
-        width = more.get("sliding_window")
-        window = None if width is None else width - 1, 0 if causal else None
-
-        def find(masks: Masks, shape: Shape) -> FoundMask:
-            visible = _band(shape.q_len, shape.kv_len, window)
-            if tensor is not None and tensor.dim() == 2:
-                visible = visible & tensor.bool().cpu()[:, None, None, -shape.kv_len :]
-            return masks.of(visible, False, shape)
-
-        return call._replace(attn_mask=None, find_mask=find)
-    if mask is None:
-        return call._replace(is_causal=causal and api != "eager" and q.shape[2] > 1)
-    return call if tensor is not None else call._replace(note="; ".join([*notes, NO_TENSOR]))
-
-
-@lru_cache(maxsize=16)
-def _band(n: int, m: int, window: Window) -> Tensor:
-    """The pairs that may see each other, the last query at the last key."""
-    away = torch.arange(m) - (torch.arange(n)[:, None] + m - n)
-    left, right = window
-    visible = torch.ones(n, m, dtype=torch.bool)
-    if left is not None:
-        visible &= away >= -left
-    return visible if right is None else visible & (away <= right)
+        window = more.get("sliding_window")
+        if window is not None and window < k.shape[2]:
+            notes.append(f"it has a window of {window}")
+        if tensor is not None and tensor.dim() == 2:  # a padding
+            tensor = tensor.bool()[:, None, None, -k.shape[2] :]
+        call = call._replace(attn_mask=tensor, note="; ".join(notes))
+    elif mask is not None or api == "eager":
+        return call
+    return call._replace(is_causal=causal and q.shape[2] > 1)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import platform
 import sys
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -149,7 +148,7 @@ class Recorder:
         mask, new = call.look(where, self.masks)
         key = where, call.via, form, call.q.device, mask, call.note, call.k.shape
         entry = self._entries.get(key) or self._add_entry(key, call, where, mask, form)
-        self._watch_weights(entry, call, out)
+        entry.weights_used |= call.weights_used
         span.clock.add(span, self.tally, entry, backward=False)
         if entry.site is None:
             self.failures[entry.why] += 1
@@ -165,16 +164,6 @@ class Recorder:
             if len(self.outputs) >= ENTRIES:
                 self.outputs.clear()
             self.outputs[out.data_ptr()] = entry
-
-    def _watch_weights(self, entry: Entry, call: CapturedCall, out: Any) -> None:
-        """See whether those of the last such call are still alive, as they are if they are used."""
-        weights_of = self.tally.mine.weights
-        last = weights_of.pop(entry, None)
-        entry.weights_used |= call.weights_used or (last is not None and last() is not None)
-        eager = call.api == "eager" and isinstance(out, tuple)
-        weights = next(iter(out[1:2]), None) if eager and len(weights_of) < ENTRIES else None
-        if isinstance(weights, Tensor) and not weights.requires_grad:  # gradients hold them too
-            weights_of[entry] = weakref.ref(weights)
 
     def _add_entry(
         self, key: Any, call: CapturedCall, where: Where, mask: FoundMask, form: CallForm
