@@ -49,7 +49,9 @@ SPLIT = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=SPLIT)])
+@pytest.mark.parametrize(
+    "backend", ["eager", "aot_eager", pytest.param("inductor", marks=[SPLIT, pytest.mark.slow])]
+)
 def test_its_calls_are_counted_and_timed_forward_and_backward(backend):
     plain = trained([12] * 3, backend=backend)
     torch._dynamo.reset()
