@@ -221,17 +221,14 @@ class Built:
 
     def _check_tensors(self, q: Tensor, k: Tensor, v: Tensor) -> None:
         (qs, ks, vs), one = (tuple(x.shape) for x in (q, k, v)), (q.dtype, q.device)
-        if not len(qs) == len(ks) == len(vs) == 4:
-            raise self._refused(
-                f"q, k and v are [batch, heads, tokens, channels], not {qs}, {ks}, {vs}"
-            )
         if (k.dtype, k.device) != one or (v.dtype, v.device) != one:
             types = ", ".join(f"{x.dtype} on {x.device}" for x in (q, k, v))
             raise self._refused(f"q, k and v are of one dtype on one device, not {types}")
-        if ks[:3] != vs[:3] or qs[0] != ks[0] or qs[3] != ks[3]:
+        four = len(qs) == len(ks) == len(vs) == 4
+        if not four or ks[:3] != vs[:3] or qs[0] != ks[0] or qs[3] != ks[3]:
             raise self._refused(
-                f"q, k and v are of one batch, k and v of as many heads and tokens, q and k as "
-                f"wide; their shapes are {qs}, {ks}, {vs}"
+                f"q, k and v are [batch, heads, tokens, channels] of one batch, k and v of as many "
+                f"heads and tokens, q and k as wide; their shapes are {qs}, {ks}, {vs}"
             )
 
     def _mask(self, mask: Mask | str | Tensor | None, is_causal: bool, shape: Shape) -> Mask:

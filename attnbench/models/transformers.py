@@ -96,7 +96,7 @@ class EagerMask(Tensor):
     ``__torch_dispatch__``.
     """
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__: Any = torch._C._disabled_torch_function_impl
     visible: Tensor | None
     """Booleans, true where a query may see a key; None where it is causal from the first key on."""
     dense: Tensor | None  # the numbers, once written

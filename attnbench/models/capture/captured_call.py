@@ -70,7 +70,9 @@ class CapturedCall(NamedTuple):
         needs = any(x.requires_grad for x in (self.q, self.k, self.v, *self.ends))
         return CallForm(
             self.api,
-            *map(_tensor_form, (self.q, self.k, self.v)),
+            _tensor_form(self.q),
+            _tensor_form(self.k),
+            _tensor_form(self.v),
             mask=None if mask is None else _tensor_form(mask),
             mask_type=self.mask_type or ("" if type(mask) in PLAIN else type(mask).__name__),
             is_causal=bool(self.is_causal),

@@ -178,7 +178,7 @@ def _flex(original: Function) -> Function:
             functions = ("block_mask", block_mask), ("score_mod", score_mod)
             kinds = " and ".join(word for word, x in functions if x is not None)
             words = "flex", query, key, value, None, False, scale, 0.0, enable_gqa, api
-            facts = {"returns": "lse" if lse else "", "mask_type": kinds}
+            facts: Any = {"returns": "lse" if lse else "", "mask_type": kinds}
             return CapturedCall(*words, find_mask=find, **facts)
 
         # its own products are no other attention

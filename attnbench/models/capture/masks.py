@@ -146,9 +146,9 @@ class Masks:
                 return FoundMask(name)
             if len(self._files) >= MOST:
                 return FoundMask(FULL, f"its mask has no name, and {MOST} such were kept before it")
-            mask = mask_in_file(*name, shape, self._folder)
-            self._files |= {part.file for part in mask.parts}
-            return FoundMask(mask)
+            in_file = mask_in_file(*name, shape, self._folder)
+            self._files |= {part.file for part in in_file.parts}
+            return FoundMask(in_file)
         except (CantBeDone, OSError) as error:
             return FoundMask(FULL, f"its mask can't be put: {error}")
 

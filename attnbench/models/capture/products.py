@@ -330,14 +330,13 @@ def _of_mha(state: Any, original: Function, args: tuple[Any, ...], more: dict[st
     heads, scale, out = state.heads, q.shape[-1] ** -0.5, original(*args, **more)
 
     def call() -> CapturedCall:
-        by_head = mask is not None and mask.shape[0] > 1
-        tensors = q, k.mT, args[-1], mask if by_head else None
-        qkv_mask = [None if x is None else x.unflatten(0, (-1, heads)) for x in tensors]
-        if mask is not None and not by_head:
-            qkv_mask[-1] = mask[:, None]
-        facts: Any = {"api": "mha", "returns": "weights", "unread": state.unread}
-        ends = q, k, args[-1]
-        return CapturedCall("mha", *qkv_mask, scale=scale, ends=ends, **facts)  # type: ignore[arg-type]
+        ends: Any = q, k, args[-1]
+        qh, kh, vh = (x.unflatten(0, (-1, heads)) for x in (q, k.mT, args[-1]))
+        added = mask
+        if mask is not None:
+            added = mask.unflatten(0, (-1, heads)) if mask.shape[0] > 1 else mask[:, None]
+        facts: Any = {"returns": "weights", "unread": state.unread, "ends": ends}
+        return CapturedCall("mha", qh, kh, vh, added, scale=scale, api="mha", **facts)
 
     if span is not None:
         NOW.record(call, out, span)
