@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnbench.core.call import Api
+from attnbench.models import wants_weights
 from attnbench.models.capture import products
 from attnbench.models.capture.captured_call import CapturedCall
 from attnbench.models.capture.compiled import meet, put_compilers
@@ -256,6 +257,8 @@ def layer_call(
     scale, dropout, bias = (more.get(word) for word in ("scaling", "dropout", "position_bias"))
     api: Api = "eager" if via.endswith(" eager") else "other"
     facts: Any = {"scale": scale, "dropout": dropout or 0.0, "bias": bias}
+    if api == "eager" and wants_weights(module, more.get("output_attentions")):
+        facts["returns"] = "weights"
     call = CapturedCall(via, q, k, v, tensor, **facts, api=api, note=note)
     if its is not None:
         return call._replace(form=its.form)

@@ -68,3 +68,10 @@ def test_a_flash_kernel_is_told_by_words(causal, window, ends, mask):
         assert call.note == "it has a window of 4"
     else:
         assert str(call.look((None, None), Masks(None))[0].mask) == mask and not call.note
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_weights_that_a_model_is_to_hand_out_are_in_the_form(asked):
+    with attnbench.capture() as calls:
+        llama("eager")(IDS, output_attentions=asked)
+    assert only(calls).call.returns == ("weights" if asked else "")
