@@ -262,17 +262,25 @@ def layer_call(
     call = CapturedCall(via, q, k, v, tensor, **facts, api=api, note=note)
     if its is not None:
         return call._replace(form=its.form)
+    return _with_mask(call, module, mask, more, notes)
+
+
+def _with_mask(
+    call: CapturedCall, module: Any, mask: Any, more: dict[str, Any], notes: list[str]
+) -> CapturedCall:
+    """A layer's call with the mask that its words say."""
+    tensor, keys = mask if isinstance(mask, Tensor) else None, call.k.shape[2]
     if mask is not None and tensor is None:
         return call._replace(note="; ".join([*notes, NO_TENSOR]))
     causal = more.get("is_causal")
     causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
-    if via.startswith("transformers flash"):
+    if call.via.startswith("transformers flash"):
         window = more.get("sliding_window")
-        if window is not None and window < k.shape[2]:
+        if window is not None and window < keys:
             notes.append(f"it has a window of {window}")
         if tensor is not None and tensor.dim() == 2:  # a padding
-            tensor = tensor.bool()[:, None, None, -k.shape[2] :]
+            tensor = tensor.bool()[:, None, None, -keys:]
         call = call._replace(attn_mask=tensor, note="; ".join(notes))
-    elif mask is not None or api == "eager":
+    elif mask is not None or call.api == "eager":
         return call
-    return call._replace(is_causal=causal and q.shape[2] > 1)
+    return call._replace(is_causal=causal and call.q.shape[2] > 1)
