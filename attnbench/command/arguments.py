@@ -244,7 +244,6 @@ b B: another
 $ attnbench capture -- python train.py
 program PROGRAM *: after --, as you would start it: python train.py --epochs 1
 --out FILE =calls.json: where the calls are kept; calls.json if not given
---samples: keep real q, k and v of each place, for --inputs captured:FILE.npz
 --seconds S seconds: end the program so long after its first call, and answer from what was seen
 == evidence
 [reproduce] are the claims true? what others said of attention, put to the test here

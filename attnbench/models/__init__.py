@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from impls.operators import further
 
@@ -15,6 +15,11 @@ def wrong_level(row: Variant) -> str | None:
     """None for a core in one process, which takes q, k and v alone, else a sentence."""
     if names := further(row.operator):
         return f"{row.label} takes {', '.join(names)} besides q, k and v, which the call has not"
+    return no_core(row)
+
+
+def no_core(row: Variant) -> str | None:
+    """None for a core in one process, else a sentence."""
     if row.level == "core" and not row.ranks:
         return None
     what = "runs over several processes" if row.ranks else f"is a {row.level}"
@@ -30,3 +35,15 @@ def frames_out(between: tuple[str, ...]) -> int:
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(between):
         level, frame = level + 1, frame.f_back
     return level
+
+
+def wants_weights(layer: Any, argument: bool | None) -> bool:
+    """True if a model of transformers is to hand out its attention weights: by an argument that
+    reaches the layer, by one that is kept until the layers are done, or by the configuration.
+    """
+    if argument is not None:
+        return bool(argument)
+    keeper = sys.modules.get("transformers.utils.output_capturing")
+    if keeper is not None and (collected := keeper._active_collector.get()) is not None:
+        return any("attentions" in name for name in collected)
+    return bool(getattr(getattr(layer, "config", None), "output_attentions", False))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,17 +12,17 @@ import torch
 from torch import Tensor
 
 import impls
-from attnbench.answer.paste import OWN
 from attnbench.core.machine import this_machine, why_not
 from attnbench.core.tuned import TunedOptions
-from attnbench.models import wrong_level
+from attnbench.models import no_core
 from attnbench.models.mask_of import hides, known_mask, phase_of, problem_of
 from impls.errors import CantBeDone
 from impls.heads import Attend
 from impls.loading import load_function
 from impls.masks import OF_DATA, Mask, Shape
+from impls.operators import OPERATORS, PARAMETERS, TensorSpec
 from impls.problem import Problem, is_usual
-from impls.spec import DEVICES, Unsupported, Variant
+from impls.spec import DEVICES, Unsupported, Variant, listed
 
 
 def with_bias_gradient(
@@ -118,8 +119,8 @@ LASTING, PASSING = 32, 8
 """Problems that a variant is kept built for: with masks that follow from the shape, and with
 masks of the data, whose tables may be as large as the scores."""
 NO_BIAS_GRADIENT = (
-    "what is added to the scores is learned, and under dropout its gradient can't be had; set the "
-    "dropout of the attention's weights to 0"
+    "what is added to the scores is learned, and under dropout, a soft cap or sinks its gradient "
+    "can't be had; set the dropout of the attention's weights to 0, or detach it"
 )
 
 
@@ -138,6 +139,8 @@ class CallShape(NamedTuple):
     mask: Mask
     phase: str
     dropout: float = 0.0
+    settings: tuple[tuple[str, Any], ...] = ()
+    """The parameters of its operator that it sets."""
 
 
 class Built:
@@ -146,7 +149,7 @@ class Built:
     """
 
     def __init__(self, row: Variant) -> None:
-        if (wrong := wrong_level(row)) is not None:
+        if (wrong := no_core(row)) is not None:
             raise NotServed(wrong)
         if (missing := why_not(row, this_machine())) is not None:
             remedy = f"; {missing.remedy}" if missing.remedy else ""
@@ -169,70 +172,105 @@ class Built:
         scale: float | None = None,
         is_causal: bool = False,
         dropout_p: float = 0.0,
-    ) -> Tensor:
-        """``out`` [b, h, n, e]; arguments after v as in F.scaled_dot_product_attention.
+        *,
+        softcap: float | None = None,
+        return_state: bool = False,
+        **inputs: Tensor,
+    ) -> Any:
+        """``out`` [b, h, n, e]; the first arguments are F.scaled_dot_product_attention's.
 
-        A scale other than head_dim^-1/2, which every softmax applies, is had by multiplying q
-        with the ratio: exact where that is a power of two, else one rounding more; an operator of
-        its own has no scores to scale, and refuses it. A mask that requires a gradient gets it
+        ``softcap`` and inputs by name (``sinks``, ``g``, ``beta``, ``dt``, ``state``) are for the
+        variants that take them; with ``return_state`` the result is (out, state). A variant that
+        is causal in any case needs no mask. A mask that requires a gradient gets it
         (:func:`with_bias_gradient`), though not under dropout. Under autocast q, k and v are cast
         to its dtype, doubles aside, as torch does, and the variant runs outside it.
         """
         qkv, kind = (q_bhnd, k_bcmd, v_bcme), q_bhnd.device.type
+        more: dict[str, Any] = {"softcap": softcap, "return_state": return_state, **inputs}
         if kind in DEVICES and torch.is_autocast_enabled(kind):
             to = torch.get_autocast_dtype(kind)
             q, k, v = (x if x.dtype == torch.float64 else x.to(to) for x in qkv)
             with torch.autocast(kind, enabled=False):
-                return self(q, k, v, mask, scale, is_causal, dropout_p)
-        self._check_tensors(*qkv)
-        batch, heads, q_len, _ = q_bhnd.shape
-        shape = Shape(batch, heads, q_len, k_bcmd.shape[2])
+                return self(q, k, v, mask, scale, is_causal, dropout_p, **more)
+        b, h, c, n, m, d, e = self._sizes(*qkv, inputs)
+        shape = Shape(b, h, n, m)
+        if mask is None and not is_causal and self.row.on(kind, "masks") == ("causal",):
+            mask = "causal"
         whole = self._mask(mask, is_causal, shape)
-        gradient = torch.is_grad_enabled() and any(x.requires_grad for x in qkv)
+        gradient = torch.is_grad_enabled() and any(
+            x.requires_grad for x in (*qkv, *inputs.values())
+        )
         phase = phase_of(shape, whole, gradient=gradient)
+        settings: dict[str, Any] = {name: True for name in PARAMETERS if name in inputs}
+        settings |= {} if scale is None or is_usual(scale, d) else {"scale": scale}
+        settings |= {} if softcap is None else {"softcap": softcap}
+        shapes = (b, h, n, d), (b, c, m, d), (b, c, m, e)
         one = q_bhnd.dtype, q_bhnd.device
-        shapes = tuple(q_bhnd.shape), tuple(k_bcmd.shape), tuple(v_bcme.shape)
-        call = CallShape(*shapes, *one, whole, phase, dropout_p)
-        attend, scaled, usual = self.attend(call), q_bhnd, q_bhnd.shape[-1] ** -0.5
-        if scale not in (None, usual):
-            if self.row.computes != OWN:
-                scaled = q_bhnd * (scale / usual)
-            elif not is_usual(scale, q_bhnd.shape[-1]):
-                raise self._refused(
-                    f"scale={scale:.6g} is asked for, and it computes {OWN}, which no scale of "
-                    "softmax's scores says anything of; leave the scale at head_dim**-0.5, "
-                    f"{usual:.6g}, or take a variant that computes softmax"
-                )
+        call = CallShape(*shapes, *one, whole, phase, dropout_p, tuple(settings.items()))
+        attend = self.attend(call)
+        more = inputs if not return_state else {**inputs, "return_state": True}
+        if return_state and "state" not in OPERATORS[self.row.operator].further:
+            raise self._refused("it has no state to return")
         try:
-            out = attend(scaled, k_bcmd, v_bcme)
+            out = attend(*qkv, **more)
         except Unsupported as why:
             raise self._refused(str(why)) from None
         if not isinstance(mask, Tensor):
             return out
-        if dropout_p and mask.requires_grad:
+        if mask.requires_grad and (dropout_p or settings.keys() - {"scale"}):
             raise self._refused(NO_BIAS_GRADIENT)
         out = with_bias_gradient(out, *qkv, (mask,), scale, is_causal)
-        return fill_empty_rows(out, v_bcme, mask)
+        return out if "sinks" in inputs else fill_empty_rows(out, v_bcme, mask)
 
     def attend(self, call: CallShape) -> Attend:
         """``attend(q, k, v)`` for all calls of this shape: built now, or kept from before."""
         build = self.lasting if OF_DATA.isdisjoint(call.mask.kinds) else self.passing
         return build(call)
 
-    def _check_tensors(self, q: Tensor, k: Tensor, v: Tensor) -> None:
-        (qs, ks, vs), one = (tuple(x.shape) for x in (q, k, v)), (q.dtype, q.device)
-        if not len(qs) == len(ks) == len(vs) == 4:
-            raise self._refused(
-                f"q, k and v are [batch, heads, tokens, channels], not {qs}, {ks}, {vs}"
-            )
+    def _sizes(
+        self, q: Tensor, k: Tensor, v: Tensor, inputs: Mapping[str, Tensor]
+    ) -> tuple[int, ...]:
+        """Batch, heads, kv_heads, q_len, kv_len, head_dim and v_head_dim; raises NotServed where
+        an input is missing, is not known, or its shape or values can't be.
+        """
+        one, operator = (q.dtype, q.device), OPERATORS[self.row.operator]
         if (k.dtype, k.device) != one or (v.dtype, v.device) != one:
             types = ", ".join(f"{x.dtype} on {x.device}" for x in (q, k, v))
             raise self._refused(f"q, k and v are of one dtype on one device, not {types}")
-        if ks[:3] != vs[:3] or qs[0] != ks[0] or qs[3] != ks[3]:
-            raise self._refused(
-                f"q, k and v are of one batch, k and v of as many heads and tokens, q and k as "
-                f"wide; their shapes are {qs}, {ks}, {vs}"
+        wanted = {name: spec for name, spec in operator.inputs.items() if spec.keyword}
+        specs = {**operator.inputs, **operator.further}
+        if unknown := [name for name in inputs if name not in specs or name in "qkv"]:
+            able = listed([*wanted, *operator.further])
+            raise self._refused(f"it takes no {listed(unknown)}; by name it takes {able}")
+        if missing := [name for name in wanted if name not in inputs]:
+            raise self._refused(f"it takes {listed(missing)} too, by name, after q, k and v")
+        sizes: dict[str, int] = {}
+        for name, x in {"q": q, "k": k, "v": v, **inputs}.items():
+            axes, shape = specs[name].axes, tuple(x.shape)
+            fits = len(axes) == len(shape) and all(
+                sizes.setdefault(axis, size) == size for axis, size in zip(axes, shape, strict=True)
             )
+            if not fits:
+                known = ", ".join(f"{axis} {sizes[axis]}" for axis in axes if axis in sizes)
+                raise self._refused(
+                    f"{name} is [{', '.join(axes)}], here with {known}; its shape is {shape}"
+                )
+            self._check_values(name, x, specs[name])
+        heads = sizes.setdefault("heads", sizes.get("kv_heads", 1))
+        sizes.setdefault("kv_heads", heads)
+        names = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim")
+        return tuple(sizes[name] for name in names)
+
+    def _check_values(self, name: str, x: Tensor, spec: TensorSpec) -> None:
+        """Refuse values out of range, on a CPU: a GPU would be waited for at every call."""
+        if x.device.type != "cpu" or (spec.least == -inf and spec.most == inf) or not x.numel():
+            return
+        low, high = (float(end) for end in torch.aminmax(x.detach()))
+        if not (spec.least <= low and high <= spec.most):
+            least = "" if spec.least == -inf else f"{spec.least:g} or above"
+            most = "" if spec.most == inf else f"{spec.most:g} or below"
+            ends = " and ".join(filter(None, (least, most)))
+            raise self._refused(f"{name} must be {ends}, and goes from {low:.4g} to {high:.4g}")
 
     def _mask(self, mask: Mask | str | Tensor | None, is_causal: bool, shape: Shape) -> Mask:
         if isinstance(mask, Mask | str):
@@ -247,6 +285,7 @@ class Built:
 
     def _build(self, call: CallShape) -> Attend:
         problem = problem_of(call.q, call.v, call.dtype, call.device, call.mask, call.phase)
+        problem = problem.with_(**dict(call.settings))
         refused = self.row.supports(problem)
         if refused is not None and problem.phase == "decode":  # forward may compute it too
             whole = problem.with_(phase="forward")
@@ -266,17 +305,24 @@ class Built:
         except Unsupported as why:
             raise self._refused(str(why)) from None
         new = problem.q_len if problem.phase == "decode" and hasattr(attend, "step") else 0
+        specs = OPERATORS[self.row.operator].inputs
 
-        def laid_out(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        def laid_out(q_bhnd: Tensor, *kv: Tensor, return_state: bool = False, **inputs: Any) -> Any:
+            state = None
             if new:  # a model keeps keys and values, so the memory of a decoder is made anew
                 step: Any = attend
-                memory = step.remember(k_bcmd[:, :, :-new], v_bcme[:, :, :-new])
-                out: Tensor = step.step(q_bhnd, k_bcmd[:, :, -new:], v_bcme[:, :, -new:], memory)[0]
+                ends = {n: x[:, :, -new:] for n, x in inputs.items() if "kv_len" in specs[n].axes}
+                before = {name: inputs[name][:, :, :-new] for name in ends}
+                memory = step.remember(*(x[:, :, :-new] for x in kv), **before)
+                out, state = step.step(q_bhnd, *(x[:, :, -new:] for x in kv), memory, **ends)
+            elif return_state:
+                out, state = attend(q_bhnd, *kv, return_state=True, **inputs)
             else:
-                out = attend(q_bhnd, k_bcmd, v_bcme)
+                out = attend(q_bhnd, *kv, **inputs)
             if self.row.reuses_output:  # a later call would write to it
                 out = out.clone()
-            return laid_out_as(out, q_bhnd)
+            out = laid_out_as(out, q_bhnd)
+            return (out, state) if return_state else out
 
         return laid_out
 
@@ -290,7 +336,8 @@ class Built:
         widths, ones = (p.heads, p.kv_heads, p.head_dim, p.v_head_dim), (p.batch, p.q_len, p.kv_len)
         constants = *(n == 1 for n in ones), p.q_len == p.kv_len
         mask = p.mask.kinds, p.mask.upper_left
-        kind = (widths, call.dtype, call.device, p.phase, mask, call.dropout, constants)
+        how = call.dropout, call.settings
+        kind = (widths, call.dtype, call.device, p.phase, mask, how, constants)
         alike = self._alike.pop(kind, None)
         if alike is None:
             more = {"dropout": call.dropout} if call.dropout else {}

@@ -15,7 +15,6 @@ import os
 import shutil
 import tempfile
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from io import BytesIO
@@ -296,8 +295,7 @@ def _unwritten(thing: Any, version: int | None, copy: Tensor | None) -> bool:
     return version is not None and version == getattr(thing, "_version", 0)
 
 
-class _KeptFile:
-    """A mask's file, as long as the mask of any tensor needs it."""
+MOST_FILES = 128  # masks without a name whose files are there at a time
 
 
 class KnownMasks:
@@ -305,7 +303,9 @@ class KnownMasks:
 
     def __init__(self) -> None:
         self._known = WhileAlive()
-        self._files: weakref.WeakValueDictionary[str, _KeptFile] = weakref.WeakValueDictionary()
+        self._files: dict[str, None] = {}
+        """Those of masks without a name, the latest last: a bias that is learned is another at each
+        step."""
         self._lock = threading.RLock()
         self._process = os.getpid()
 
@@ -314,19 +314,20 @@ class KnownMasks:
         if tensor is None:
             return mask_of(None, is_causal, shape)
 
-        def look() -> tuple[Mask, _KeptFile | None]:
+        def look() -> Mask:
             mask = mask_of(tensor, is_causal, shape, own_folder("models"))
-            if (file := next((part.file for part in mask.parts if part.file), None)) is None:
-                return mask, None
-            if (kept_file := self._files.get(file)) is None:
-                kept_file = self._files[file] = _KeptFile()
-                weakref.finalize(kept_file, self._drop, file).atexit = False
-            return mask, kept_file
+            for file in (part.file for part in mask.parts if part.file):
+                self._files.pop(file, None)
+                self._files[file] = None
+            if len(self._files) > MOST_FILES:
+                oldest = next(iter(self._files))
+                del self._files[oldest]
+                if self._process == os.getpid():  # a fork shares the folder
+                    Path(oldest).unlink(missing_ok=True)
+            return mask
 
         with self._lock:
-            alive = list(self._files.values())  # none goes while a new mask may need its file
-            mask: Mask = self._known.get(tensor, (is_causal, shape), look)[0]
-            del alive
+            mask: Mask = self._known.get(tensor, (is_causal, shape), look)
         return mask
 
     def about(self, tensor: Tensor, what: Any, look: Callable[[], Any]) -> Any:
@@ -338,11 +339,6 @@ class KnownMasks:
         """From now on: nobody else has the tensor, so that it need not be compared at each call."""
         with self._lock:
             self._known.is_private(tensor)
-
-    def _drop(self, file: str) -> None:
-        with self._lock:  # forks of a process share its folder, and may need the file
-            if file not in self._files and self._process == os.getpid():
-                Path(file).unlink(missing_ok=True)
 
 
 known_mask = KnownMasks()  # one for the process, as the files are

@@ -25,6 +25,7 @@ from attnbench.core.call import BACKENDS, CallForm, TensorForm
 from attnbench.core.stats import StopRule, compare
 from attnbench.meter.clocks import clock_for
 from attnbench.models.attention import attention
+from impls.errors import CantBeDone
 from impls.masks import OF_DATA
 from impls.problem import Problem
 
@@ -32,10 +33,6 @@ TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "bfloat16": 2e-2, "float16": 4e-
 """Largest relative distance of the outputs of two kernels of one call, by dtype."""
 WARM = 3
 Values = tuple[Tensor, Tensor, Tensor, Tensor]
-
-
-class CannotReplay(Exception):
-    """A call that can't be made here as the program makes it; a sentence."""
 
 
 class Replay:
@@ -148,10 +145,10 @@ def _laid(x: Tensor, form: TensorForm) -> Tensor:
     if x.numel() != np.prod(form.shape):  # heads that are repeated in the call
         return x.to(dtype).contiguous()
     if len(form.shape) == 3 and x.shape[1] > 1 and form.shape[0] != x.shape[0] * x.shape[1]:
-        raise CannotReplay("its tensors have three axes of which none holds the heads")
+        raise CantBeDone("its tensors have three axes of which none holds the heads")
     lies = torch.empty_strided(form.shape, form.strides, dtype=dtype, device=x.device)
     if 0 in form.strides:
-        raise CannotReplay("its tensors are expanded over an axis")
+        raise CantBeDone("its tensors are expanded over an axis")
     lies.copy_(x.reshape(form.shape))
     return lies
 
@@ -163,7 +160,7 @@ def _mask(form: CallForm, problem: Problem) -> Tensor | None:
     visible = torch.from_numpy(problem.mask.visible(problem.shape).copy()).to(problem.device)
     added = problem.mask.bias(problem.shape)
     if form.is_causal:
-        raise CannotReplay("it has a mask and is_causal besides")
+        raise CantBeDone("it has a mask and is_causal besides")
     if form.mask.dtype == "bool":
         table = visible
     else:
@@ -225,7 +222,7 @@ def _attend(form: CallForm, problem: Problem) -> Attend:
                 )
 
             return attend
-    raise CannotReplay(f"how {form.api} is called is not known")
+    raise CantBeDone(f"how {form.api} is called is not known")
 
 
 def _written_out(form: CallForm, problem: Problem) -> Attend:
@@ -253,7 +250,8 @@ def _with_weights(form: CallForm, problem: Problem) -> Attend:
         if mask is None:
             weights = torch.bmm(q * scale, k.mT).softmax(-1)
         else:
-            weights = torch.baddbmm(mask, q * scale, k.mT).softmax(-1)
+            added = mask.flatten(0, 1) if mask.dim() == 4 else mask
+            weights = torch.baddbmm(added, q * scale, k.mT).softmax(-1)
         out = torch.bmm(F.dropout(weights, form.dropout), v)
         weights.unflatten(0, (-1, heads)).mean(1)
         return out
@@ -315,7 +313,7 @@ def answer(_: Any, question: Mapping[str, Any]) -> dict[str, Any]:
         if off > TOLERANCE[dtype]:
             return {"why": f"its output would be another: off by {off:.1e}, relative"}
         comparison = compare(now, then, rule)
-    except CannotReplay as why:
+    except CantBeDone as why:
         return {"why": str(why)}
     except Exception as error:  # whatever a call of a program raises here
         return {"why": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}

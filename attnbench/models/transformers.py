@@ -9,21 +9,19 @@ with options or from a file of rows. A name that holds ``flash`` is spelled with
 its own and goes to look for a kernel. What a variant doesn't serve (a mask, a gradient, a machine)
 is refused at the call, by a sentence that names the variant and the layer.
 
-A model whose code has an attention of its own (Bloom, MPT, XGLM) keeps it whatever is set, and
-computes what it computes under eager: its masks are eager's. Its first forward pass warns of that
-(:class:`NotCalledWarning`). One that takes its attention from a table of classes (Falcon, GPT-J)
-is refused at load, with all models of that file.
+A model whose code has an attention of its own (Bloom, MPT, XGLM), or takes it from a table of
+classes (Falcon, GPT-J), is loaded with eager, and a :class:`NotCalledWarning` says so; once it is
+there, transformers refuses to set another.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 import warnings
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -32,7 +30,7 @@ from torch.utils._pytree import tree_map_only
 
 import impls
 from attnbench.answer.paste import OWN, PREFIX, spelled
-from attnbench.models import frames_out, wrong_level
+from attnbench.models import frames_out, wants_weights, wrong_level
 from attnbench.models.attention import (
     NO_BIAS_GRADIENT,
     Built,
@@ -49,7 +47,6 @@ try:
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
     from transformers.masking_utils import eager_mask, sdpa_mask
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-    from transformers.utils.output_capturing import _active_collector
 except ModuleNotFoundError as missing:
     if missing.name != "transformers":
         raise
@@ -62,91 +59,44 @@ BETWEEN = (__name__, "torch.", "transformers.")
 
 
 class NotCalledWarning(UserWarning):
-    """A variant was set on a model, and none of the model's layers called it."""
+    """A variant was asked for a model whose layers would not call it."""
 
 
-_callers: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # layers that have called a variant
 _transformers_own = PreTrainedModel.get_correct_attn_implementation
 
 
 def implementation(
     model: Any, requested_attention: str | None, is_init_check: bool = False
 ) -> str | None:
-    """In place of PreTrainedModel's: the name, or NotServed where the model can't have it."""
+    """In place of PreTrainedModel's: the name, or eager where the model's layers call no other."""
     name = requested_attention
     if name is None or not name.startswith(PREFIX) or name not in ALL_ATTENTION_FUNCTIONS:
         own: str | None = _transformers_own(model, requested_attention, is_init_check)
         return own
-    kind: Any = type(model)
-    if is_init_check and (entry := _table_of_classes(kind)) is not None:
-        layer, table = entry
-        raise NotServed(
-            f"{kind.__name__} can't be loaded with {name}: {layer} takes its attention from "
-            f"{table}, a table of transformers' own classes, and calls no other; load it with "
-            "attn_implementation='eager'"
-        )
-    if _after_first_pass not in model._forward_hooks.values():
-        model.register_forward_hook(_after_first_pass)
-    return name
-
-
-def _table_of_classes(model: type[nn.Module]) -> tuple[str, str] | None:
-    """A layer that looks its attention up in a table of classes, and the table, if there is one."""
-    names = vars(sys.modules.get(model.__module__, object))
-    layers = [x for x in names.values() if isinstance(x, type) and issubclass(x, nn.Module)]
-    tables = [n for n, x in names.items() if isinstance(x, dict) and x.get("eager") in layers]
-    for layer in layers:
-        words = getattr(getattr(layer.__init__, "__code__", None), "co_names", ())
-        if own := [table for table in tables if table in words]:
-            return layer.__name__, own[0]
-    return None
-
-
-def _models_under_way() -> Iterator[PreTrainedModel]:
-    """The models whose forward pass this thread is in."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if isinstance(model := frame.f_locals.get("self"), PreTrainedModel):
-            yield model
-        frame = frame.f_back
-
-
-@torch.compiler.disable
-def _after_first_pass(model: Any, args: Any, output: Any) -> None:
-    hooks = model._forward_hooks
-    mine = [key for key, hook in hooks.items() if hook is _after_first_pass]
-    if [hooks.pop(key, None) for key in mine] in ([], [None]):
-        return  # another thread's pass was the first
-    name = str(model.config._attn_implementation)
-    if not name.startswith(PREFIX) or any(layer in _callers for layer in model.modules()):
-        return
-    around = [other for other in _models_under_way() if other is not model]
-    shared = any(model.config is other.config for other in around)
-    if shared or (around and model._can_set_attn_implementation()):
-        return  # the model around this one warns, or other parts of it may call the variant
+    # a table of classes, which is only asked when a model is made
+    table = is_init_check and "_CLASSES[" in inspect.getsource(sys.modules[model.__module__])
+    if model._can_set_attn_implementation() and not table:
+        return name
     warnings.warn(
-        f"{name} is set on {type(model).__name__}, and none of its layers called it in this "
-        "forward pass: what attention there is, it computes by code of its own, as under "
-        "attn_implementation='eager'",
+        f"{type(model).__name__} computes attention by code of its own, and can't call {name}: it "
+        "is loaded with attn_implementation='eager'",
         NotCalledWarning,
         frames_out(BETWEEN),
     )
+    return "eager"
 
 
 # ---- masks -------------------------------------------------------------------------------------
 
-FORM_NAMES = """
-shape size dim ndim ndimension numel dtype device layout is_cuda is_cpu is_meta is_mps is_xpu
-is_sparse is_nested is_quantized get_device is_floating_point is_complex is_inference
-requires_grad is_leaf grad_fn
-"""
-FORM = frozenset(FORM_NAMES.split())
-"""The attributes and methods of a tensor that need none of its numbers."""
-
 
 class EagerMask(Tensor):
-    """A float mask [batch, 1, q_len, kv_len] whose numbers are written on first use."""
+    """A float mask [batch, 1, q_len, kv_len] whose numbers are written on first use.
 
+    Its shape and its kind are read off it as they are; whatever needs numbers reaches
+    ``__torch_dispatch__``.
+    """
+
+    __torch_function__: Any = torch._C._disabled_torch_function_impl
     visible: Tensor | None
     """Booleans, true where a query may see a key; None where it is causal from the first key on."""
     dense: Tensor | None  # the numbers, once written
@@ -165,8 +115,8 @@ class EagerMask(Tensor):
         return mask
 
     def for_sdpa(self) -> tuple[Tensor | None, bool]:
-        """The mask as it is now, with what was written into it, and whether it is causal."""
-        if self.dense is not None and (self.dense.is_inference() or self.dense._version > 0):
+        """The mask as it is now, with what may be written into it, and whether it is causal."""
+        if self.dense is not None:
             return self.dense, False
         return self.visible, self.visible is None and self.shape[2] > 1
 
@@ -180,17 +130,6 @@ class EagerMask(Tensor):
             zero = torch.zeros((), dtype=self.dtype, device=self.device)
             self.dense = torch.where(visible, zero, torch.finfo(self.dtype).min)
         return self.dense
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Call ``func`` with the numbers, unless it reads the form alone."""
-        name = getattr(getattr(func, "__self__", None), "__name__", func.__name__)
-        if name in FORM:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **(kwargs or {}))
-        return cls.__torch_dispatch__(func, types, args, kwargs)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -294,17 +233,6 @@ PACKED = frozenset(PACKED_NAMES.split())
 EAGER = "take attn_implementation='eager' for this model"
 
 
-def wants_weights(module: nn.Module, argument: bool | None) -> bool:
-    """True if the model is to hand out its attention weights: by an argument that reaches the
-    layer, by one that transformers keeps until the layers are done, or by the configuration.
-    """
-    if argument is not None:
-        return bool(argument)
-    if (collected := _active_collector.get()) is not None:
-        return any("attentions" in name for name in collected)
-    return bool(getattr(getattr(module, "config", None), "output_attentions", False))
-
-
 def refusal(module: nn.Module, key: Tensor, mask: Any, more: Mapping[str, Any]) -> str | None:
     """None where all arguments are served, else a sentence: the word, and what to do."""
     if mask is not None and not isinstance(mask, Tensor):
@@ -359,7 +287,6 @@ def forward_by(row: Variant) -> Callable[..., tuple[Tensor, None]]:
         attention_mask: Tensor | None,
         **more: Any,
     ) -> tuple[Tensor, None]:
-        _callers.add(module)
         try:
             return _attend(built(), module, (query, key, value), attention_mask, more), None
         except CantBeDone as why:

@@ -24,7 +24,7 @@ def decoding(kv_len):
 
 
 SOME = SeenCalls(
-    [site(seconds=3.0), site(decoding(77), 4, 0.5, note="as it is", samples="a.npz")],
+    [site(seconds=3.0), site(decoding(77), 4, 0.5, note="as it is")],
     {"command": "python train.py"}, ["a sentence"],
     wall_s=9.0, attention_s=3.5, steps=12, step_s=0.4, step_share=0.31,
 )  # fmt: skip
@@ -97,6 +97,8 @@ def test_a_steps_share_is_of_what_trains_alone():
     steps = {"wall_s": 40.0, "attention_s": 10.0, "steps": 9, "step_s": 1.0, "step_share": 0.3}
     shares = {s.calls: s.share for s in merged([SeenCalls([trained, judged], **steps)]).sites}
     assert shares == {10: pytest.approx(0.3), 1000: None}
+    both = SeenCalls([trained, site(decoding(9).with_(phase="train"), seconds=6.0)], **steps)
+    assert [s.share for s in merged([both]).sites] == [pytest.approx(0.225), pytest.approx(0.075)]
     frozen = merged([SeenCalls([judged], **{**steps, "attention_s": 8.0})])
     assert frozen.sites[0].share == pytest.approx(0.3)
 

@@ -4,13 +4,11 @@ import copy
 import functools
 import pickle
 import warnings
-from itertools import permutations
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import scaled_dot_product_attention as torchs
 
@@ -18,7 +16,7 @@ import attnbench
 import impls
 from attnbench.answer.dispatch_table import DispatchEntry, DispatchTable, Origin, Range
 from attnbench.core.machine import this_machine
-from attnbench.models.dispatch import CHOICES, DispatchRefused, DispatchWarning
+from attnbench.models.dispatch import CHOICES, DispatchWarning
 from impls.errors import CantBeDone
 from impls.loading import load_file
 from impls.problem import INPUTS
@@ -98,16 +96,6 @@ def silently(function, *given, **more):
         return function(*given, **more)
 
 
-def test_an_output_lies_in_memory_as_torchs_does_wherever_the_queries_lie():
-    attend, one = attnbench.attention("matmul"), qkv()
-    for order in permutations(range(4)):
-        back = [order.index(axis) for axis in range(4)]
-        given = [x.permute(order).contiguous().permute(back) for x in one]
-        theirs = F.scaled_dot_product_attention(*given)
-        assert attend(*given).stride() == theirs.stride(), order
-    assert attend(one[0][:1].expand(2, -1, -1, -1), *one[1:]).is_contiguous()
-
-
 @pytest.mark.parametrize("tokens_first", [False, True])
 @pytest.mark.parametrize(
     ("name", "mask"), [("matmul", "none"), ("online", "causal"), ("sdpa.flash", "causal")]
@@ -151,7 +139,7 @@ def test_is_causal_over_unequal_lengths_is_from_the_upper_left_as_in_torch(spy, 
     q, k, v = qkv(8, 24)
     theirs = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     lower = attnbench.dispatch(table(entry(mask="causal", queries=8)), tables=[spy])
-    with pytest.warns(DispatchWarning, match="mask causal@upper-left is not in the table"):
+    with pytest.warns(DispatchWarning, match="no entry for .* mask causal@upper-left"):
         torch.testing.assert_close(lower(q, k, v, is_causal=True), theirs)
     assert not called
     upper = attnbench.dispatch(table(entry(mask="causal@upper-left", queries=8)), tables=[spy])
@@ -207,15 +195,14 @@ SEEN = torch.ones(16, 16, dtype=torch.bool).tril()
 LEFT = {
     "attn_mask": (qkv(), {"attn_mask": SEEN}, "mask that is given as a tensor"),
     "scale": (qkv(), {"scale": 0.5}, "scale=0.5 was not measured"),
-    "phase": (qkv(grad=True), {}, "phase train is not in the table, which has forward"),
-    "mask": (qkv(), {"is_causal": True}, "mask causal is not in the table, which has none"),
-    "dtype": (qkv(dtype=torch.float64), {}, "dtype float64 is not in the table"),
-    "kv_heads": (qkv(kv_heads=2), {"enable_gqa": True}, "kv_heads 2 is not in the table"),
-    "head_dim": (qkv(width=16), {}, "head_dim 16 is not in the table"),
-    "longer": (qkv(65), {}, "65 queries on 65 keys, batch 2, are outside .* 1 to 64 keys"),
-    "larger batch": (qkv(batch=5), {}, "batch 5, are outside .*batch 1 to 4"),
-    "crossing": (qkv(8, 16), {}, "8 queries on 16 keys, batch 2, are outside"),
-    "three dimensions": ([x[0] for x in qkv()], {}, "tensors of 3 dimensions were not measured"),
+    "phase": (qkv(grad=True), {}, "no entry for train, mask none, float32, h4/4 d8/8"),
+    "mask": (qkv(), {"is_causal": True}, "no entry for forward, mask causal"),
+    "dtype": (qkv(dtype=torch.float64), {}, "no entry for forward, mask none, float64"),
+    "kv_heads": (qkv(kv_heads=2), {"enable_gqa": True}, "no entry for .* h4/2"),
+    "longer": (qkv(65), {}, "some lengths or batches are outside"),
+    "larger batch": (qkv(batch=5), {}, "some lengths or batches are outside"),
+    "crossing": (qkv(8, 16), {}, "some lengths or batches are outside"),
+    "three dimensions": ([x[0] for x in qkv()], {}, "are no problem of a table's kind"),
     "no kernel": ([qkv()[0] * float("nan"), *qkv()[1:]], {}, "no kernel for what is not finite"),
 }  # fmt: skip
 
@@ -243,17 +230,12 @@ def test_what_was_not_measured_goes_to_torch_and_is_said_once(spy, called, given
     ],
 )
 def test_a_table_of_another_place_or_that_could_not_be_served_is_refused(spy, one, more, message):
-    with pytest.raises(DispatchRefused, match=message) as refusal:
+    with pytest.raises(CantBeDone, match=message):
         attnbench.dispatch(table(one, **more), tables=[spy])
-    assert isinstance(refusal.value, CantBeDone)
 
 
 class Marked(torch.Tensor):
     pass
-
-
-def nested(x):
-    return torch.nested.nested_tensor([*x])
 
 
 def fake(f, q, k, v):
@@ -261,21 +243,14 @@ def fake(f, q, k, v):
         return f(*(torch.empty(x.shape) for x in (q, k, v)))
 
 
-def dual(f, q, k, v):
-    with forward_ad.dual_level():
-        return forward_ad.unpack_dual(f(forward_ad.make_dual(q, v), k, v)).tangent
-
-
 UNUSUAL = {
     "meta": lambda f, q, k, v: f(*(x.to("meta") for x in (q, k, v))),
     "own class": lambda f, *qkv: f(*(x.as_subclass(Marked) for x in qkv)),
-    "nested": lambda f, *qkv: f(*map(nested, qkv)).to_padded_tensor(0.0),
-    "fake": fake, "dual": dual,
+    "fake": fake,
     "vmap": lambda f, q, k, v: torch.vmap(f)(*(x[None].expand(3, *x.shape) for x in (q, k, v))),
-    "func.grad": lambda f, q, k, v: torch.func.grad(lambda x: f(x, k, v).square().sum())(q),
     "traced": lambda f, q, k, v: torch.jit.trace(lambda *x: f(*x), (q, k, v))(k, q, v),
     "make_fx": lambda f, q, k, v: make_fx(lambda *x: f(*x))(q, k, v)(k, q, v),
-}  # fmt: skip
+}
 """Calls that only torch's own function can take as they are."""
 
 
@@ -285,14 +260,10 @@ UNUSUAL = {
 @pytest.mark.filterwarnings("ignore::attnbench.models.dispatch.DispatchWarning")
 def test_what_is_transformed_traced_or_without_values_is_torchs(name):
     attend, call = attnbench.dispatch(table(entry("inplace"))), UNUSUAL[name]
-    if name == "dual":  # which torch's own function doesn't take
-        with pytest.raises(NotImplementedError):
-            call(attend, *qkv())
-    else:
-        mine, theirs = call(attend, *qkv()), call(F.scaled_dot_product_attention, *qkv())
-        assert (mine.shape, mine.device, type(mine)) == (theirs.shape, theirs.device, type(theirs))
-        if theirs.device.type != "meta" and type(theirs) is torch.Tensor:
-            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    mine, theirs = call(attend, *qkv()), call(F.scaled_dot_product_attention, *qkv())
+    assert (mine.shape, mine.device, type(mine)) == (theirs.shape, theirs.device, type(theirs))
+    if theirs.device.type != "meta" and type(theirs) is torch.Tensor:
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
     assert len(attend.warnings) == 1
 
 

@@ -1,7 +1,5 @@
 """Tensors that hide keys, and the names of the masks that they are."""
 
-import gc
-import multiprocessing
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +9,8 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbench.models.mask_of import FEW, KnownMasks, mask_of, own_folder, phase_of
+from attnbench.models import mask_of as mask_of_module
+from attnbench.models.mask_of import FEW, KnownMasks, mask_of, phase_of
 from impls.errors import CantBeDone
 from impls.masks import Mask, Shape
 
@@ -144,21 +143,6 @@ def test_what_is_no_mask_at_all_is_a_sentence(mask, message):
         mask_of(mask, False, SQUARE)
 
 
-def test_the_folder_of_a_process_goes_with_it_and_not_with_a_fork_of_it(tmp_path):
-    first, told = own_folder("test"), tmp_path / "told"
-
-    def work():
-        own_folder.cache_clear()
-        assert own_folder("test").is_dir()
-        told.write_text(str(own_folder("test")))
-
-    child = multiprocessing.get_context("fork").Process(target=work)
-    child.start()
-    child.join()
-    assert child.exitcode == 0 and first.is_dir()
-    assert str(first) != told.read_text() and not Path(told.read_text()).exists()
-
-
 def test_a_tensor_written_to_in_place_is_looked_at_again():
     known, mask = KnownMasks(), torch.ones(6, 6).tril().bool()
     assert str(known(mask, False, SMALL)) == "causal"
@@ -175,23 +159,15 @@ def test_a_tensor_written_to_in_place_is_looked_at_again():
         assert str(known(mask, False, SMALL)) == "none"
 
 
-def test_a_file_lives_as_long_as_a_tensor_that_says_the_same_in_the_process_that_made_it():
-    nameless = torch.tensor([True, False, True, False, True, True]).expand(6, 6)
-    known, one, other = KnownMasks(), nameless.clone(), nameless.clone()
-    (part,) = known(one, False, SMALL).parts
-    assert known(other, False, SMALL).parts == (part,)
-    file = Path(part.file)
-    del one
-    gc.collect()
-    assert file.is_file()
-    del other
-    gc.collect()
-    assert not file.exists()
-    known._process, mask = -1, nameless.clone()  # of a fork, which leaves what others may need
-    known(mask, False, SMALL)
-    del mask
-    gc.collect()
-    assert file.is_file()
+def test_the_files_of_the_latest_masks_without_a_name_are_there(monkeypatch):
+    monkeypatch.setattr(mask_of_module, "MOST_FILES", 2)
+    known, biases = KnownMasks(), torch.rand(4, 6, 6)
+    files = [Path(known(x, False, SMALL).parts[0].file) for x in biases[:3]]
+    assert [file.is_file() for file in files] == [False, True, True]
+    assert known(biases[1].clone(), False, SMALL).parts[0].file == str(files[1])
+    known._process = -1  # of a fork, which leaves what others may need
+    known(biases[3], False, SMALL)
+    assert files[1].is_file() and files[2].is_file()
 
 
 def test_the_last_tokens_of_the_keys_decode_and_another_sequence_does_not(tmp_path):

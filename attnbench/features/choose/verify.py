@@ -101,7 +101,7 @@ def verify(
 def _run(command: Sequence[str], out: Path, advice: Path | None) -> SeenCalls:
     from attnbench.models.capture.program import run_program
 
-    status, calls = run_program(command, out, samples=False, quiet=True, advice=advice)
+    status, calls = run_program(command, out, quiet=True, advice=advice)
     if status:
         how = "with the advice in place" if advice else "as it is"
         raise CantBeDone(f"the program ended with status {status} {how}")

@@ -19,8 +19,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace as replace_fields
 from functools import reduce
 from html import escape
-from itertools import accumulate
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,7 +55,6 @@ class Site(msgspec.Struct, frozen=True):
     backward_s: Seconds = 0.0
     share: float | None = None
     scale: float = 0.0
-    samples: str = ""  # a file of the q, k and v of one call
     note: str = ""
     call: CallForm | None = None
     """The form of the call; None where it could not be seen."""
@@ -85,7 +82,7 @@ class Site(msgspec.Struct, frozen=True):
         set_ones = PARAMETERS.keys() & values["problem"].keys()
         fields |= {name: values["problem"][name] for name in set_ones}
         site = msgspec.convert({**values, "problem": Problem.from_dict(fields)}, cls)
-        if site.calls < 1 and not site.via.endswith("compiled"):  # those were met, not counted
+        if site.calls < 1 and not site.via.endswith("compiled"):  # of an earlier version
             raise ValueError(f"calls of {site.site} is {site.calls}")
         return site
 
@@ -97,7 +94,6 @@ class Site(msgspec.Struct, frozen=True):
             seconds=self.seconds + other.seconds,
             backward_s=self.backward_s + other.backward_s,
             new_masks=self.new_masks + other.new_masks,
-            samples=self.samples or other.samples,
         )
 
 
@@ -252,13 +248,14 @@ class SeenCalls(msgspec.Struct):
 
 FEW = 4  # so many problems of a place that differ in lengths alone are kept apart
 MOST = 48  # problems of one octave that are counted one by one
+Sums = dict[Problem, Site]
 
 
 class Gathered:
     """Sums by place, kind and octave, bounded however long the program runs."""
 
     def __init__(self) -> None:
-        self._sums: dict[Any, dict[tuple[int, int], dict[Problem, Site]]] = {}
+        self._sums: dict[Any, dict[tuple[int, int], Sums]] = {}
 
     def add_all(self, sites: Iterable[Site]) -> Gathered:
         """Count these with those before that differ in lengths and a named mask's numbers alone;
@@ -272,8 +269,8 @@ class Gathered:
             kind = site.site, site.via, site.scale, site.note, site.faithful, bare, names, how
             some = self._sums.setdefault(kind, {}).setdefault(octave(p), {})
             if p not in some and len(some) >= MOST:
-                _, p = min(((abs(x.kv_len - p.kv_len), x) for x in some), key=itemgetter(0))
-                site = replace(site, problem=p, samples="")  # which are of other lengths
+                p = min(some, key=lambda x: abs(x.kv_len - site.problem.kv_len))
+                site = replace(site, problem=p)
             some[p] = some[p].plus(site) if p in some else site
         return self
 
@@ -297,21 +294,16 @@ def octave(problem: Problem) -> tuple[int, int]:
     return (problem.q_len - 1).bit_length(), (problem.kv_len - 1).bit_length()
 
 
-def _one_of(some: dict[Problem, Site]) -> Site:
-    """One site of a whole octave: of the middle call by length, or nearest to it with a sample."""
-    ordered = sorted(some.values(), key=lambda s: (s.problem.kv_len, s.problem.q_len, str(s)))
-    until = list(accumulate(site.calls for site in ordered))
-    at = next(n for n, calls in enumerate(until) if calls >= until[-1] / 2)
-    sampled = [n for n, site in enumerate(ordered) if site.samples] or [at]
-    middle = ordered[min(sampled, key=lambda n: abs(n - at))]
-    first, last = ordered[0].problem.kv_len, ordered[-1].problem.kv_len
-    span = f"{first} to {last} keys" if first < last else f"{first} keys"
-    more = " and more" if len(some) >= MOST else ""
-    note = f"stands for {len(some)} problems of {span}{more}"
-    total = reduce(Site.plus, (site for site in ordered if site is not middle), middle)
-    notes = "; ".join(filter(None, (middle.note, note)))
+def _one_of(some: Sums) -> Site:
+    """One site of a whole octave, that of most calls."""
+    ordered = sorted(some.values(), key=lambda s: (-s.calls, str(s.problem)))
+    total = reduce(Site.plus, ordered)
+    lengths = sorted({site.problem.kv_len for site in ordered})
+    span = " to ".join(map(str, dict.fromkeys((lengths[0], lengths[-1]))))
+    note = f"stands for {len(some)} problems of {span} keys{' and more' * (len(some) >= MOST)}"
+    notes = "; ".join(filter(None, (total.note, note)))
     several = len({str(site.problem.mask) for site in ordered}) > 1
-    return replace(total, note=notes, samples=middle.samples, changes=several or total.changes)
+    return replace(total, note=notes, changes=several or total.changes)
 
 
 def merged(parts: Sequence[SeenCalls]) -> SeenCalls:
@@ -347,11 +339,7 @@ def merged(parts: Sequence[SeenCalls]) -> SeenCalls:
     total = sum(site.total_s for site in trains) if of_training else whole.attention_s
     share_of_all, whole.sites = whole.share if total > 0 else None, []
     for site in sites:
-        problem, share = site.problem, None
-        counts = site.total_s > 0 and (problem.phase == "train" or not of_training)
-        if share_of_all is not None and counts:
-            share = share_of_all * site.total_s / total
-        if site.samples:
-            problem = problem.with_(inputs=f"captured:{site.samples}")
-        whole.sites.append(replace(site, share=share, problem=problem))
+        counts = site.total_s > 0 and (site.problem.phase == "train" or not of_training)
+        share = None if share_of_all is None or not counts else share_of_all * site.total_s / total
+        whole.sites.append(replace(site, share=share))
     return whole

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -32,16 +31,13 @@ from impls.errors import CantBeDone
 
 
 @contextmanager
-def capture(samples: bool | str | Path = False) -> Iterator[SeenCalls]:
+def capture() -> Iterator[SeenCalls]:
     """Record this process's attention calls; what is yielded is filled in at the end.
 
-    ``samples``: keep the q, k and v of one call of each place and kind, in a folder of that name
-    (``attention-samples`` if it is just true), as ``inputs=captured:FILE.npz`` takes them. Masks
-    without a name are kept as files for as long as this process lives. Raises ``CantBeDone`` where
-    this process is being captured already.
+    Masks without a name are kept as files for as long as this process lives. Raises ``CantBeDone``
+    where this process is being captured already.
     """
-    folder = Path("attention-samples" if samples is True else samples) if samples else None
-    session = Session(Recorder(samples=folder and folder.resolve()))
+    session = Session(Recorder())
     calls = SeenCalls(complete=False)
     session.begin(running=True)
     try:
@@ -118,13 +114,3 @@ class Session:
             self._optimizers.remove()
         self.recorder.replaced = self._stands.replaced().copy
         self._stands.close()
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Record nothing for a moment, with torch's functions its own."""
-        NOW.recorder = None
-        try:
-            with self._stands.paused():
-                yield
-        finally:
-            NOW.recorder = self.recorder

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from msgspec.structs import replace
 from torch import Tensor
 
 from attnbench.core.call import Api, CallForm, TensorForm
@@ -21,53 +20,17 @@ from impls.masks import Shape
 from impls.problem import is_usual
 from impls.spec import DEVICES
 
-PLAIN = (Tensor, torch.nn.Parameter)
+PLAIN = (type(None), Tensor, torch.nn.Parameter)
 
 
 @cache
-def dtype_name(dtype: torch.dtype | None) -> str:
-    """``bfloat16``; empty for none."""
-    return "" if dtype is None else str(dtype).removeprefix("torch.")
+def dtype_name(dtype: torch.dtype) -> str:
+    """``bfloat16``"""
+    return str(dtype).removeprefix("torch.")
 
 
 def _tensor_form(x: Tensor) -> TensorForm:
     return TensorForm(tuple(x.shape), x.stride(), dtype_name(x.dtype), x.requires_grad)
-
-
-def form_of(
-    api: Api,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Any = None,
-    is_causal: bool = False,
-    scale: Any = None,
-    dropout: float = 0.0,
-    enable_gqa: bool = False,
-    **more: Any,
-) -> CallForm:
-    """The form of a call that is about to be made; what ran in it is not known yet."""
-    kind = q.device.type
-    autocast = kind in DEVICES and torch.is_autocast_enabled(kind)
-    words = {
-        "mask": _tensor_form(mask) if isinstance(mask, Tensor) else None,
-        "mask_type": "" if mask is None or type(mask) in PLAIN else type(mask).__name__,
-        "autocast": dtype_name(torch.get_autocast_dtype(kind)) if autocast else "",
-        "gradient": torch.is_grad_enabled()
-        and (q.requires_grad or k.requires_grad or v.requires_grad),
-    }
-    return CallForm(
-        api,
-        _tensor_form(q),
-        _tensor_form(k),
-        _tensor_form(v),
-        is_causal=bool(is_causal),
-        scale=scale if isinstance(scale, float) else None,
-        dropout=float(dropout),
-        enable_gqa=bool(enable_gqa),
-        disabled=disabled_kernels(kind),
-        **{**words, **more},
-    )
 
 
 class CapturedCall(NamedTuple):
@@ -81,42 +44,62 @@ class CapturedCall(NamedTuple):
     is_causal: bool = False
     scale: float | None = None
     dropout: float = 0.0
+    enable_gqa: bool = False
+    api: Api = "other"
+    """The function that is called; ``other``: it says nothing of what could be mended."""
     bias: Tensor | None = None
     find_mask: Callable[[Masks, Shape], FoundMask] | None = None
     """The function that finds the mask, where it isn't a tensor."""
+    mask_type: str = ""  # what the mask is, where it isn't a tensor
+    returns: str = ""  # what is returned beside the output, and whether nobody reads it
+    unread: bool = False
     note: str = ""
-    faithful: bool = True
-    heads: int = 0  # where batch and heads are one axis: how many heads
-    whole: bool = False  # whether it does more than attention, so that its seconds say nothing
-    form: CallForm | None = None  # None where how it is called says nothing of what could be mended
+    """What the problem can't describe; nothing where it describes all."""
+    form: CallForm | None = None  # where another call was made in its place
     ends: tuple[Tensor, ...] = ()
     """The tensors at which the gradient ends, if not q, k and v, which are then views of these."""
     gradient: bool = False  # whether compiled code may ask for one, which its tensors don't say
     weights_used: bool = False  # whether the program was seen to use the weights it wrote out
 
     def full_form(self) -> CallForm:
-        """Its form, or what is alike in calls of one problem where it has none."""
+        """Its form, as far as its arguments show it: what ran in it is not known yet."""
         if self.form is not None:
             return self.form
-        form = form_of("other", self.q, self.k, self.v, scale=self.scale, dropout=self.dropout)
-        gradient = torch.is_grad_enabled() and any(x.requires_grad for x in self.ends)
-        return replace(form, gradient=form.gradient or self.gradient or gradient)
+        kind, mask = self.q.device.type, self.attn_mask
+        autocast = kind in DEVICES and torch.is_autocast_enabled(kind)
+        needs = any(x.requires_grad for x in (self.q, self.k, self.v, *self.ends))
+        return CallForm(
+            self.api,
+            _tensor_form(self.q),
+            _tensor_form(self.k),
+            _tensor_form(self.v),
+            mask=None if mask is None else _tensor_form(mask),
+            mask_type=self.mask_type or ("" if type(mask) in PLAIN else type(mask).__name__),
+            is_causal=bool(self.is_causal),
+            scale=self.scale if isinstance(self.scale, float) else None,
+            dropout=float(self.dropout),
+            enable_gqa=bool(self.enable_gqa),
+            disabled=disabled_kernels(kind),
+            autocast=dtype_name(torch.get_autocast_dtype(kind)) if autocast else "",
+            returns=self.returns,
+            unread=self.unread,
+            gradient=self.gradient or (torch.is_grad_enabled() and needs),
+        )
 
     def look(self, where: Where, masks: Masks) -> tuple[FoundMask, bool]:
         """Its mask, and whether that is a tensor that was not seen before."""
-        q, k = _four(self.q, self.heads), _four(self.k, self.heads)
+        q, k = _four(self.q), _four(self.k)
         shape, mask = Shape(q[0], q[1], q[2], k[2]), self.attn_mask
         if self.find_mask is not None:
             return self.find_mask(masks, shape), False
-        if mask is not None and len(self.q.shape) == 3 and mask.dim() == 3:
-            heads = self.heads if mask.shape[0] > 1 else 0
-            mask = mask.unflatten(0, (-1, heads)) if heads else mask[:, None]
+        if mask is not None and self.q.dim() == 3 and mask.dim() == 3:
+            mask = mask[:, None]
         new = mask is not None and masks.is_new(mask)
         return masks.of(mask, self.is_causal, shape, where, self.bias), new
 
     def phase(self, mask: FoundMask, *, gradient: bool) -> str:
         """Its phase; ``gradient``: whether a backward pass follows."""
-        q, v = _four(self.q, self.heads), _four(self.v, self.heads)
+        q, v = _four(self.q), _four(self.v)
         return phase_of(Shape(q[0], q[1], q[2], v[2]), mask.mask, gradient=gradient)
 
     def site(self, where: Where, mask: FoundMask, form: CallForm) -> Site:
@@ -124,7 +107,7 @@ class CapturedCall(NamedTuple):
         device, dtype = self.q.device.type, dtype_name(self.q.dtype)
         if form.autocast and dtype != "float64":
             dtype = form.autocast
-        shapes = _four(self.q, self.heads), _four(self.v, self.heads)
+        shapes = _four(self.q), _four(self.v)
         phase = self.phase(mask, gradient=form.gradient)
         on = "cpu" if device == "meta" else device
         problem = problem_of(*shapes, dtype, on, mask.mask, phase)
@@ -144,17 +127,13 @@ class CapturedCall(NamedTuple):
             seconds=0.0,
             scale=problem.scale if self.scale is None else float(self.scale),
             note="; ".join(note for note, so in notes.items() if note and so),
-            faithful=self.faithful and not mask.note,
+            faithful=not (self.note or mask.note),
         )
 
 
-def _four(x: Tensor, heads: int) -> tuple[int, ...]:
+def _four(x: Tensor) -> tuple[int, ...]:
     """[batch, heads, length, width] of what may have fewer axes, or more."""
     shape = tuple(x.shape)
-    if len(shape) == 4:
-        return shape
-    if heads:
-        return (shape[0] // heads, heads, *shape[1:])
     if len(shape) == 3:
         return (shape[0], 1, *shape[1:])
     return (prod(shape[:-3]), *shape[-3:]) if len(shape) > 3 else (1, 1, *shape)

@@ -79,10 +79,8 @@ class AfterImport(MetaPathFinder):
 
 
 FOLDER, MASKS = "ATTNBENCH_CAPTURE", "ATTNBENCH_CAPTURE_MASKS"
-SAMPLES, ADVICE = "ATTNBENCH_CAPTURE_SAMPLES", "ATTNBENCH_CAPTURE_ADVICE"
-"""In the environment: where to write, the folder of masks, that of samples and a file of advice,
-where there are such.
-"""
+ADVICE = "ATTNBENCH_CAPTURE_ADVICE"
+"""In the environment: where to write, the folder of masks, and a file of advice if there is one."""
 SOON_S, EVERY_S = 0.05, 1.0
 """Seconds after the first call until it is written again, and between later writes."""
 
@@ -100,8 +98,7 @@ def begin(why_not: Callable[[], str | None]) -> None:
         from attnbench.models.capture.capture import Session
         from attnbench.models.capture.recorder import Recorder
 
-        samples = os.environ.get(SAMPLES)
-        recorder = Recorder(Path(os.environ[MASKS]), Path(samples) if samples else None)
+        recorder = Recorder(Path(os.environ[MASKS]))
         if (file := os.environ.get(ADVICE)) is not None:
             from attnbench.models.capture.advice import Advice
 

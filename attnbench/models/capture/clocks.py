@@ -22,7 +22,6 @@ from attnbench.core.stats import median_interval
 from attnbench.models.capture.calls import Gathered, Site
 
 ENTRIES = 1024  # entries that are counted before they are gathered
-WITHIN = 256  # calls inside of one gradient, at most, that are taken off it
 
 
 class Entry:
@@ -55,10 +54,6 @@ class ThreadState(threading.local):
         self.worked = False  # whether it has made a call
         self.looked = 0.0
         """Seconds spent on looking at calls, which the program alone would not have taken."""
-        self.weights: dict[Entry, weakref.ref[Any]] = {}
-        """Those of the last call of each entry, which are alive at the next if they are used."""
-        self.within: list[Span] | None = None
-        """The calls made inside the gradient that is being timed."""
         self.outer: Any = None
         """The call of a library that the thread is in: what that calls is part of it."""
         self.inner: list[Any] = []  # what the outer call has called so far
@@ -140,11 +135,9 @@ class SpanClock:
         """A mark of this moment."""
         return perf_counter()
 
-    def add(
-        self, span: Span, tally: Tally, entry: Entry, *, sign: float = 1.0, backward: bool
-    ) -> None:
-        """Add the seconds between a span's marks, or take them off where ``sign`` is -1."""
-        tally.add(entry, sign * (span.end - span.start), backward=backward)
+    def add(self, span: Span, tally: Tally, entry: Entry, *, backward: bool) -> None:
+        """Add the seconds between a span's marks."""
+        tally.add(entry, span.end - span.start, backward=backward)
 
 
 class NoClock(SpanClock):
@@ -161,7 +154,7 @@ class GpuClock(SpanClock):
     """For calls that are queued on a GPU: their seconds are added when both events have passed."""
 
     def __init__(self) -> None:
-        self._pending: deque[tuple[Span, Tally, Entry, float, bool]] = deque()
+        self._pending: deque[tuple[Span, Tally, Entry, bool]] = deque()
         self._lock = threading.Lock()
         self.used = False
 
@@ -173,15 +166,13 @@ class GpuClock(SpanClock):
         event.record()
         return event
 
-    def add(
-        self, span: Span, tally: Tally, entry: Entry, *, sign: float = 1.0, backward: bool
-    ) -> None:
+    def add(self, span: Span, tally: Tally, entry: Entry, *, backward: bool) -> None:
         """Add the seconds between both events to an entry, once they have passed."""
         if span.start is None or span.end is None:
             return
         self.used = True
         with self._lock:
-            self._pending.append((span, tally, entry, sign, backward))
+            self._pending.append((span, tally, entry, backward))
         if len(self._pending) > PENDING:
             self.read(wait=False)
 
@@ -190,12 +181,12 @@ class GpuClock(SpanClock):
         waited = False
         with self._lock:
             while self._pending and (self._pending[0][0].end.query() or wait):
-                span, tally, entry, sign, backward = self._pending.popleft()
+                span, tally, entry, backward = self._pending.popleft()
                 if not span.end.query():
                     span.end.synchronize()
                     waited = True
                 seconds = span.start.elapsed_time(span.end) / 1e3
-                tally.add(entry, sign * seconds, backward=backward)
+                tally.add(entry, seconds, backward=backward)
         return perf_counter() if waited else None
 
 
@@ -209,7 +200,7 @@ def watch_gradient(
     tally: Tally,
     clock: SpanClock,
 ) -> None:
-    """Time the backward pass from ``out`` to ``ends``, less calls, and looking at them, in it."""
+    """Time the backward pass from ``out`` to ``ends``, less what looking at calls in it takes."""
     nodes = _nodes_between(out, {x.grad_fn for x in ends if x is not None})
     if out.grad_fn is None:
         return
@@ -217,13 +208,12 @@ def watch_gradient(
         out.grad_fn.register_prehook(lambda _: setattr(entry, "asked", True))
         return
     start: Any = None
-    looked, within = 0.0, list[Span]()
+    looked = 0.0
 
     def begin(_: Any) -> None:
-        nonlocal start, looked, within
+        nonlocal start, looked
         entry.asked = True
-        looked, within = tally.mine.looked, []
-        tally.mine.within, start = within, clock.now()
+        looked, start = tally.mine.looked, clock.now()
 
     def end(*_: Any) -> None:
         nonlocal start
@@ -234,10 +224,6 @@ def watch_gradient(
         if type(clock) is SpanClock:  # a GPU goes on meanwhile
             tally.add(entry, looked - tally.mine.looked, backward=True)
         tally.note_end(perf_counter())
-        for span in within:
-            span.clock.add(span, tally, entry, sign=-1.0, backward=True)
-        if tally.mine.within is within:
-            tally.mine.within = None
 
     out.grad_fn.register_prehook(begin)
     min(nodes, key=lambda n: n._sequence_nr()).register_hook(end)

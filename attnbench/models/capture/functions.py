@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from msgspec.structs import replace
 from torch import Tensor
 
 from attnbench.core.call import Api
+from attnbench.models import wants_weights
 from attnbench.models.capture import products
-from attnbench.models.capture.captured_call import CapturedCall, form_of
-from attnbench.models.capture.compiled import meet_flex, meet_sdpa, put_compilers
+from attnbench.models.capture.captured_call import CapturedCall
+from attnbench.models.capture.compiled import meet, put_compilers
 from attnbench.models.capture.kernels import QKV
-from attnbench.models.capture.libraries import Window, inexpressible
+from attnbench.models.capture.libraries import inexpressible
 from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.capture.operators import put_operators
 from attnbench.models.capture.places import locate, place_text
@@ -37,9 +37,8 @@ def put_torch(stands: Stands) -> None:
     same = F.scaled_dot_product_attention  # which is one function under two names
     stands.put(torch._C._nn, "scaled_dot_product_attention", lambda _: same)
     stands.put(F, "multi_head_attention_forward", _mha)
-    native, layer = "_native_multi_head_attention", "_transformer_encoder_layer_fwd"
-    stands.put(torch, native, partial(_fast_path, "mha fast path", 3, (9, 12)))
-    stands.put(torch, layer, partial(_fast_path, "encoder layer fast path", 1, (18, 19)))
+    for name in ("_native_multi_head_attention", "_transformer_encoder_layer_fwd"):
+        stands.put(torch, name, _fast_path)
     put_compilers(stands)
     put_operators(stands)
     recent = products.Recent()
@@ -52,6 +51,10 @@ def put_torch(stands: Stands) -> None:
     stands.put(Tensor, "softmax", softmax)
 
 
+FAST_PATH = (
+    "torch's fast path for nn.MultiheadAttention or nn.TransformerEncoder computed it together "
+    "with the projections; torch.backends.mha.set_fastpath_enabled(False) has it computed apart"
+)
 WORDS = (*QKV, "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
@@ -71,7 +74,7 @@ def sdpa(original: Function) -> Function:
         if torch.compiler.is_dynamo_compiling():  # the values that it looks at are this frame's
             from torch._dynamo.comptime import comptime
 
-            comptime(meet_sdpa)
+            comptime(meet)
         values = query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
         arguments: dict[str, Any] = dict(zip(WORDS, values, strict=True))
         recorder, state = NOW.recorder, NOW.state()
@@ -90,17 +93,15 @@ def sdpa(original: Function) -> Function:
             query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa = (
                 arguments.values()
             )
-        words = query, key, value, attn_mask, is_causal, scale, dropout_p
-        form = form_of(via, *words, enable_gqa)
-        if state.bias:
-            form = replace(form, mask_type=state.bias)
-        captured = partial(CapturedCall, via, *words, form=form)
+        words = query, key, value, attn_mask, is_causal, scale, dropout_p, enable_gqa
+        captured = CapturedCall(via, *words, via, mask_type=state.bias)
+        captured = captured._replace(form=(form := captured.full_form()))
         state.looked += perf_counter() - since
         run = partial(recorder.run, form, call, arguments)
         if inside:
-            state.inner.append(captured)
+            state.inner.append(lambda: captured)
             return run()
-        out: Tensor = call_recorded(run, query, captured)
+        out: Tensor = call_recorded(run, query, lambda: captured)
         return out
 
     return scaled_dot_product_attention
@@ -126,38 +127,13 @@ def _mha(original: Function) -> Function:
     return multi_head_attention_forward
 
 
-WHOLE_NOTE = "torch computes it in one operator with more than attention: its seconds are not known"
-
-
-def _fast_path(via: str, tensors: int, places: tuple[int, int], original: Function) -> Function:
-    """An operator that computes more than attention.
-
-    ``tensors``: how many it takes before the width and the heads; ``places`` of its mask and of
-    what kind that is among its arguments: 1 is a padding mask, 2 both.
-    """
-
-    def read(args: tuple[Any, ...], more: dict[str, Any]) -> CapturedCall:
-        qkv: Any = args[:3] if tensors == 3 else args[:1] * 3
-        mask, kind = (
-            args[place] if len(args) > place else more.get(name)
-            for place, name in zip(places, ("mask", "mask_type"), strict=True)
-        )
-        width, heads = args[tensors : tensors + 2]
-        if qkv[0].is_nested:
-            lengths = torch.tensor([len(x) for x in qkv[0].unbind()])
-            x = qkv[0].to_padded_tensor(0.0)
-            hidden = torch.arange(x.shape[1])[None] >= lengths[:, None]
-            qkv, mask, kind = (x, x, x), hidden, 1
-        q, k, v = (x.detach().unflatten(-1, (heads, width // heads)).transpose(1, 2) for x in qkv)
-        if mask is not None:
-            mask = ~mask if mask.dtype == torch.bool else mask
-            mask = mask[:, None, None] if kind == 1 else mask
-        form = form_of("fast path", q, k, v, mask)
-        return CapturedCall(via, q, k, v, mask, note=WHOLE_NOTE, whole=True, form=form)
+def _fast_path(original: Function) -> Function:
+    """An operator that computes projections too, so that its seconds say nothing of attention."""
 
     def fast_path(*args: Any, **more: Any) -> Any:
-        run = partial(original, *args, **more)
-        return call_recorded(run, args[0], partial(read, args, more), nested=True)
+        if NOW.recorder is not None and not torch.compiler.is_compiling():
+            NOW.recorder.refuse(FAST_PATH)
+        return original(*args, **more)
 
     return fast_path
 
@@ -195,19 +171,20 @@ def _flex(original: Function) -> Function:
         if torch.compiler.is_dynamo_compiling():
             from torch._dynamo.comptime import comptime
 
-            comptime(meet_flex)
+            comptime(meet)
         words = query, key, value, score_mod, block_mask, scale, enable_gqa
         lse = bool(more.get("return_lse") or more.get("return_aux") or any(args[:1]))
 
         def call() -> CapturedCall:
             functions = ("block_mask", block_mask), ("score_mod", score_mod)
             kinds = " and ".join(word for word, x in functions if x is not None)
-            facts = {"returns": "lse" if lse else "", "mask_type": kinds}
-            form = form_of(api, query, key, value, None, False, scale, 0.0, enable_gqa, **facts)
-            return CapturedCall("flex", query, key, value, scale=scale, find_mask=find, form=form)
+            words = "flex", query, key, value, None, False, scale, 0.0, enable_gqa, api
+            facts: Any = {"returns": "lse" if lse else "", "mask_type": kinds}
+            return CapturedCall(*words, find_mask=find, **facts)
 
         # its own products are no other attention
-        return call_recorded(partial(original, *words, *args, **more), query, call, heads=-1)
+        run = partial(original, *words, *args, **more)
+        return call_recorded(run, query, call, outer="flex", inner=[])
 
     return flex_attention
 
@@ -267,51 +244,43 @@ def layer_call(
 ) -> CapturedCall:
     """A layer's call, by what it called of torch's or else by its arguments."""
     notes = inexpressible(more)
-    note, faithful = "; ".join(notes), not notes
     tensor = mask if isinstance(mask, Tensor) else None
     its = inner[0]() if len(inner) == 1 else None
-    packed = its is not None and its.ends and its.q.shape != qkv[0].shape
-    if its is not None and not packed:
-        q, k, v = qkv
-        if k.shape[2] != its.k.shape[2]:  # heads may have been packed for torch's function
-            k, v = (x.detach()[:, :, : its.k.shape[2]] for x in (k, v))
+    if its is not None and its.ends and its.q.shape != qkv[0].shape:
+        its = None  # it packed its sequences into one
+    (q, k, v), note = qkv, "; ".join(notes)
+    if its is not None:  # heads may have been packed for torch's function
+        k, v = (x.detach()[:, :, : its.k.shape[2]] for x in (k, v))
         if its.find_mask is not None or its.q.shape == q.shape:
-            return its._replace(via=via, q=q, k=k, v=v, note=note, faithful=faithful)
-        qkv = q, k, v
+            form = its.full_form() if its.api != "other" else None
+            return its._replace(via=via, q=q, k=k, v=v, note=note, form=form)
     scale, dropout, bias = (more.get(word) for word in ("scaling", "dropout", "position_bias"))
     api: Api = "eager" if via.endswith(" eager") else "other"
-    form = form_of(api, *qkv, tensor, scale=scale, dropout=dropout or 0.0)
-    call = CapturedCall(via, *qkv, scale=scale, dropout=dropout or 0.0, bias=bias)
-    call = call._replace(note=note, faithful=faithful, form=form)
-    if its is not None and not packed:
-        return call._replace(attn_mask=tensor, form=its.form)
+    facts: Any = {"scale": scale, "dropout": dropout or 0.0, "bias": bias}
+    if api == "eager" and wants_weights(module, more.get("output_attentions")):
+        facts["returns"] = "weights"
+    call = CapturedCall(via, q, k, v, tensor, **facts, api=api, note=note)
+    if its is not None:
+        return call._replace(form=its.form)
+    return _with_mask(call, module, mask, more, notes)
+
+
+def _with_mask(
+    call: CapturedCall, module: Any, mask: Any, more: dict[str, Any], notes: list[str]
+) -> CapturedCall:
+    """A layer's call with the mask that its words say."""
+    tensor, keys = mask if isinstance(mask, Tensor) else None, call.k.shape[2]
+    if mask is not None and tensor is None:
+        return call._replace(note="; ".join([*notes, NO_TENSOR]))
     causal = more.get("is_causal")
     causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
-    if via.startswith("transformers flash"):
-        width = more.get("sliding_window")
-        window = None if width is None else width - 1, 0 if causal else None
-
-        def find(masks: Masks, shape: Shape) -> FoundMask:
-            visible = _band(shape.q_len, shape.kv_len, window)
-            if tensor is not None and tensor.dim() == 2:
-                visible = visible & tensor.bool().cpu()[:, None, None, -shape.kv_len :]
-            return masks.of(visible, False, shape)
-
-        return call._replace(find_mask=find)
-    if mask is None:
-        causal = causal and not via.endswith(" eager") and call.q.shape[2] > 1
-        return call._replace(is_causal=causal)
-    if tensor is not None:
-        return call._replace(attn_mask=tensor)
-    return call._replace(note="; ".join([*notes, NO_TENSOR]), faithful=False)
-
-
-@lru_cache(maxsize=16)
-def _band(n: int, m: int, window: Window) -> Tensor:
-    """The pairs that may see each other, the last query at the last key."""
-    away = torch.arange(m) - (torch.arange(n)[:, None] + m - n)
-    left, right = window
-    visible = torch.ones(n, m, dtype=torch.bool)
-    if left is not None:
-        visible &= away >= -left
-    return visible if right is None else visible & (away <= right)
+    if call.via.startswith("transformers flash"):
+        window = more.get("sliding_window")
+        if window is not None and window < keys:
+            notes.append(f"it has a window of {window}")
+        if tensor is not None and tensor.dim() == 2:  # a padding
+            tensor = tensor.bool()[:, None, None, -keys:]
+        call = call._replace(attn_mask=tensor, note="; ".join(notes))
+    elif mask is not None or call.api == "eager":
+        return call
+    return call._replace(is_causal=causal and call.q.shape[2] > 1)

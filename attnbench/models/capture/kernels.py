@@ -100,27 +100,8 @@ def why_math(arguments: Arguments) -> tuple[str, ...]:
     if not FLAGS["flash"]():
         return ("FLASH_ATTENTION is switched off, by sdpa_kernel or torch.backends.cuda",)
     changes = dict(_changes(arguments))
-    alone = [
-        why for why, change in changes.items() if torch_choice({**arguments, **change}) != "math"
-    ]
-    if alone:
-        return tuple(alone)
-    needed = dict(changes)
-    if torch_choice(_with(arguments, needed)) == "math":
-        return ()
-    for why in changes:  # what can stay as it is, once the others are changed, is no reason
-        fewer = {each: change for each, change in needed.items() if each != why}
-        if torch_choice(_with(arguments, fewer)) != "math":
-            needed = fewer
-    return tuple(needed)
-
-
-def _with(arguments: Arguments, changes: dict[str, Arguments]) -> Arguments:
-    """The arguments with several changes, of which each may be of the same tensor."""
-    changed = dict(arguments)
-    for why in changes:
-        changed |= dict(_changes(changed)).get(why, {})
-    return changed
+    alone = [x for x, change in changes.items() if torch_choice({**arguments, **change}) != "math"]
+    return tuple(alone or changes)
 
 
 def _changes(a: Arguments) -> Iterator[tuple[str, Arguments]]:

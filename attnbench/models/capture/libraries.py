@@ -61,7 +61,7 @@ def call_of(via: str, values: Values, *, heads_first: bool = False) -> CapturedC
         q, k, v = (x.transpose(-3, -2) for x in (q, k, v))  # a packed one has no batch
     if q.dim() == 3:
         q, k, v = (x[None] for x in (q, k, v))
-    notes, window = inexpressible(values), _window(values)
+    window = _window(values)
     starts = _first(values, "cu_seqlens_q", "cu_seqlens", "cu_seq_q", "cum_seq_q")
     starts_k = _first(values, "cu_seqlens_k", "cu_seq_k", "cum_seq_k")
     find: Find = partial(_whole, window)
@@ -75,8 +75,7 @@ def call_of(via: str, values: Values, *, heads_first: bool = False) -> CapturedC
         scale=_first(values, "softmax_scale", "sm_scale", "scale"),
         dropout=float(values.get("dropout_p") or 0.0),
         find_mask=find,
-        note="; ".join(notes),
-        faithful=not notes,
+        note="; ".join(inexpressible(values)),
         ends=ends,
     )
 
@@ -94,7 +93,10 @@ def inexpressible(values: Values) -> list[str]:
 def _unpacked(values: Values) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v, which may be packed in one tensor, or two."""
     if (qkv := values.get("qkv")) is not None:
-        return tuple(qkv.unbind(-3))
+        if (heads := values.get("num_heads_q")) is None:
+            return tuple(qkv.unbind(-3))
+        few = (qkv.shape[-2] - heads) // 2  # flash-attn 3 packs grouped heads along their axis
+        return tuple(qkv.split([heads, few, few], -2))
     if "query" in values:
         return values["query"], values["key"], values["value"]
     if (kv := values.get("kv")) is not None:
@@ -185,19 +187,6 @@ def _sage(via: str, values: Values) -> CapturedCall:
     return call if mask is None else call._replace(attn_mask=mask, find_mask=None)
 
 
-def _diffusers(via: str, values: Values) -> CapturedCall:
-    module: Any = sys.modules["diffusers.models.attention_dispatch"]
-    backend = values.get("backend") or module._AttentionBackendRegistry.get_active_backend()[0]
-    names = ("query", "key", "value", "dropout_p", "scale")
-    call = call_of(f"diffusers {getattr(backend, 'value', backend)}", {x: values[x] for x in names})
-    mask = values["attn_mask"]
-    if mask is not None and mask.dim() == 2 and mask.shape == (call.q.shape[0], call.k.shape[2]):
-        mask = mask[:, None, None]  # a padding
-    if values.get("parallel_config") is not None:
-        call = call._replace(note="its sequence lies on several devices", faithful=False)
-    return call._replace(attn_mask=mask, is_causal=bool(values["is_causal"]), find_mask=None)
-
-
 def _xformers(via: str, values: Values) -> CapturedCall:
     qkv = [values[x] for x in ("query", "key", "value")]
     ends = tuple(qkv)
@@ -216,7 +205,7 @@ def _xformers(via: str, values: Values) -> CapturedCall:
         bias = bias[:, None] if bias.dim() == 3 else bias
         return call._replace(attn_mask=bias, find_mask=None)
     note = f"its {type(bias).__name__} was not read"
-    return call._replace(note=note, faithful=False)
+    return call._replace(note=note)
 
 
 VARIANTS = (
@@ -230,10 +219,8 @@ LIBRARIES: dict[str, tuple[Read, tuple[str, ...]]] = {
     "flash_attn.flash_attn_interface": (call_of, FLASH),
     "flash_attn.cute.interface": (call_of, FLASH),
     "flash_attn_interface": (call_of, FLASH),
-    "mslk.attention.fmha": (_xformers, EFFICIENT),
     "xformers.ops.fmha": (_xformers, EFFICIENT),
     "sageattention.core": (_sage, SAGE),
     "sageattn3.api": (_sage, ("sageattn3_blackwell",)),
     "torch.nn.attention.varlen": (call_of, ("varlen_attn",)),
-    "diffusers.models.attention_dispatch": (_diffusers, ("dispatch_attention_fn",)),
 }

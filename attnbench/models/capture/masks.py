@@ -1,17 +1,13 @@
 """The masks that a program hands over, each looked at once.
 
-A tensor that was not written to since it was looked at is known. A new one with the content of an
-old one is known by its digest. Where a program makes masks faster than they
-can be looked at without slowing it down, the last one of a place and shape stands for the next. A
-bias that is learned changes at every step: the first one of a place and shape stands for all, and
-of two that hide the same keys the first is kept. At most ``MOST`` masks without a name are kept as
-files.
+A tensor that was not written to since it was looked at is known. Where a program makes masks faster
+than they can be looked at without slowing it down, the last one of a place and shape stands for the
+next. A bias that is learned changes at every step: the first one of a place and shape stands for
+all. At most ``MOST`` masks without a name are kept as files.
 """
 
 from __future__ import annotations
 
-import hashlib
-import zlib
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -59,10 +55,10 @@ class Masks:
         """``affordable``: whether the program has time for another look."""
         self._folder, self._affordable = folder, affordable
         self._tensors, self._functions = WhileAlive(), WhileAlive()
-        self._contents: dict[Any, FoundMask] = {}
         self._last: dict[Any, FoundMask] = {}
         self._looks: Counter[Any] = Counter()
-        self._files = self._flex_looks = 0
+        self._files: set[str] = set()
+        self._flex_looks = 0
         self.passed_over = 0  # masks that were taken for the last one's without a look
 
     def of(
@@ -93,19 +89,18 @@ class Masks:
 
     def _look(self, terms: list[Tensor], is_causal: bool, shape: Shape, place: Any) -> FoundMask:
         """The mask that the terms are together, unless the program has no time for that."""
-        meaning = *((tuple(x.shape), x.dtype) for x in terms), is_causal, shape
-        alike = (place, meaning)
+        alike = place, is_causal, shape, *((tuple(x.shape), x.dtype) for x in terms)
         self._looks[alike] += 1
+        learned = any(x.requires_grad for x in terms)
+        if learned and alike in self._last:
+            return self._last[alike]
         if self._looks[alike] > FIRST and alike in self._last and not self._affordable():
             self.passed_over += 1
             return self._last[alike]
-        learned = any(x.requires_grad for x in terms)
-        key = ("learned", place) if learned else tuple(map(_digest, terms)), meaning
-        result = self._contents.get(key) or self._remember(key, self._name(terms, is_causal, shape))
         if len(self._last) >= REMEMBERED:
             self._last.clear()
             self._looks.clear()
-        self._last[alike] = result
+        result = self._last[alike] = self._name(terms, is_causal, shape)
         return result
 
     def of_flex(
@@ -136,12 +131,6 @@ class Masks:
         result: FoundMask = self._functions.get(thing, (score_mod, shape), call)
         return result
 
-    def _remember(self, key: Any, result: FoundMask) -> FoundMask:
-        if len(self._contents) >= REMEMBERED:
-            self._contents.clear()
-        self._contents[key] = result
-        return result
-
     def _name(self, terms: list[Tensor], is_causal: bool, shape: Shape) -> FoundMask:
         """The terms together; a boolean mask hides where it is false."""
         mask, *more = (x.detach() for x in terms)
@@ -155,28 +144,13 @@ class Masks:
             name = recognised(mask, is_causal, shape)
             if isinstance(name, Mask):
                 return FoundMask(name)
-            kind, table = name
-            hides = table if kind == "dense" else table == -torch.inf
-            digest = hashlib.blake2b(hides.tobytes(), digest_size=16).digest()
-            key = (kind, digest, hides.shape, shape)
-            if (alike := self._contents.get(key)) is not None:
-                return alike
-            if self._files >= MOST:
+            if len(self._files) >= MOST:
                 return FoundMask(FULL, f"its mask has no name, and {MOST} such were kept before it")
-            self._files += 1
-            return self._remember(key, FoundMask(mask_in_file(kind, table, shape, self._folder)))
+            in_file = mask_in_file(*name, shape, self._folder)
+            self._files |= {part.file for part in in_file.parts}
+            return FoundMask(in_file)
         except (CantBeDone, OSError) as error:
             return FoundMask(FULL, f"its mask can't be put: {error}")
-
-
-def _digest(x: Tensor) -> int:
-    """A checksum of a tensor; what is repeated by a stride of zero is read once."""
-    x = x.detach()
-    for axis, stride in enumerate(x.stride()):
-        if stride == 0 and x.shape[axis] > 1:
-            x = x.narrow(axis, 0, 1)
-    numbers = x.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return zlib.crc32(numbers.data)
 
 
 def _visible(block_mask: Any, shape: Shape, device: torch.device) -> Tensor:

@@ -14,11 +14,10 @@ from types import FrameType
 from typing import Any
 
 import torch
-from msgspec.structs import replace
 from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from attnbench.models.capture.captured_call import CapturedCall, form_of
+from attnbench.models.capture.captured_call import CapturedCall
 from attnbench.models.capture.kernels import kernel_of
 from attnbench.models.capture.libraries import call_of
 from attnbench.models.capture.recorder import NOW, call_recorded
@@ -122,13 +121,13 @@ def _read(name: str, values: dict[str, Any], trains: bool) -> CapturedCall:
     q, k, v = (values[x] for x in ("query", "key", "value"))
     dropout, scale = values.get("dropout_p") or 0.0, values.get("scale")
     grouped = bool(values.get("enable_gqa"))
-    form = form_of("sdpa", q, k, v, mask, causal, scale, dropout, grouped)
-    form = replace(form, gradient=form.gradient or trains)
+    call = CapturedCall(via, q, k, v, mask, causal, scale, dropout, grouped, "sdpa")
+    call = call._replace(form=(form := call._replace(gradient=trains).full_form()))
     if (recorder := NOW.recorder) is not None and (form, q.device) not in recorder.kernels:
         tensors = {"query": q, "key": k, "value": v, "attn_mask": mask}
         more = {"dropout_p": dropout, "is_causal": causal, "scale": scale, "enable_gqa": grouped}
         recorder.note_kernel(form, kernel_of(name), {**tensors, **more})
-    return CapturedCall(via, q, k, v, mask, causal, scale, dropout, form=form)
+    return call
 
 
 def _gradient(words: list[str], original: Function) -> Function:

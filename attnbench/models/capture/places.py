@@ -12,8 +12,6 @@ from typing import Any
 import torch
 
 from attnbench.meter.audit import owner_of
-from attnbench.models.capture.calls import Site
-from impls.problem import Problem
 
 Place = tuple[str, int, str]  # file, line, and the function's name
 Where = tuple[Place | None, Place | None]
@@ -101,56 +99,45 @@ def in_generated(frame: FrameType | None) -> bool:
     return frame is not None and is_generated(frame.f_code.co_filename)
 
 
-MOST, PADDED = 256, 8  # sites; a width is padded to a multiple of this
+Heads = tuple[int, ...]
+PADDED = 8  # a kernel may pad a width to a multiple of this
 
 
 class CompiledCalls:
-    """The calls that torch's compiler met, by place, and which of them were seen to run since.
+    """The calls that torch's compiler met, by place, and which places were seen to run since.
 
-    A call whose operator stays one of its own in the compiled code is seen again each time that it
-    runs, and is then counted there. Of the others it is not known how often they run.
+    A call whose operator stays one of its own in the compiled code is seen each time that it runs,
+    and its place is known by its heads. Of the others it is not known how often they run.
     """
 
     def __init__(self) -> None:
-        self._met: Counter[Place | None] = Counter()
-        self._sites: dict[Site, Place | None] = {}
-        self._places: dict[Any, Place] = {}
+        self.met: Counter[Place | None] = Counter()
+        self._places: dict[Heads, Place] = {}
         self._ran: set[Place] = set()
 
-    def meet(self, site: Site | None = None, place: Place | None = None) -> None:
-        """The compiler met a call; ``site`` without calls where it is known which."""
-        self._met[place] += 1
-        if site is None or len(self._sites) >= MOST:
-            return
-        self._sites.setdefault(site, place)
-        if place is not None:
-            self._places |= dict.fromkeys(_forms(site.problem), place)
+    def meet(self, place: Place | None, heads: Heads | None) -> None:
+        """The compiler met a call; its heads are None where they are not known."""
+        self.met[place] += 1
+        if place is not None and heads is not None:
+            self._places[heads] = place
 
-    def ran(self, problem: Problem) -> Place | None:
+    def ran(self, heads: Heads) -> Place | None:
         """The likeliest place at which the compiler met a call that has run as an operator."""
-        place = next((self._places[x] for x in _forms(problem) if x in self._places), None)
+        place = self._places.get(heads)
         if place is not None:
             self._ran.add(place)
         return place
 
     @property
-    def met(self) -> int:
-        """The number of calls that the compiler met."""
-        return sum(self._met.values())
-
-    @property
     def unknown(self) -> Counter[Place | None]:
         """Counts by place of calls that became part of code that can't be counted."""
-        return Counter({place: n for place, n in self._met.items() if place not in self._ran})
-
-    def sites(self) -> list[Site]:
-        """Those that are not known to have run."""
-        return [site for site, place in self._sites.items() if place not in self._ran]
+        return Counter({place: n for place, n in self.met.items() if place not in self._ran})
 
 
-def _forms(p: Problem) -> tuple[Any, ...]:
-    """By what a call that runs is recognised: its lengths may be others, where they are dynamic,
-    and its width that to which a kernel pads it.
+def heads_of(q: Any, v: Any) -> Heads:
+    """Their number and padded widths. To ask a length of the compiler's own for its value would tie
+    the code to that value, so its hint is taken.
     """
-    width = p.heads, -(-p.head_dim // PADDED), -(-p.v_head_dim // PADDED)
-    return (*width, p.batch, p.q_len, p.kv_len), width
+    sizes = (n if isinstance(n, int) else n.node.hint for n in (q[-3], q[-1], v[-1]))
+    count, *widths = sizes
+    return count, *(-(-width // PADDED) for width in widths)

@@ -12,7 +12,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 from torch._guards import TracingContext
 
-from attnbench.models.capture.captured_call import CapturedCall, form_of
+from attnbench.models.capture.captured_call import CapturedCall
 from attnbench.models.capture.clocks import Span
 from attnbench.models.capture.places import locate
 from attnbench.models.capture.readers import may_use
@@ -28,7 +27,6 @@ from attnbench.models.capture.recorder import NOW, Recorder
 from attnbench.models.mask_of import hides
 
 Function = Callable[..., Any]
-OTHERS = "ABCDEFGH"  # einsum's letters for the axes that an ellipsis stands for
 ACTIVATION = 3  # dimensions of an activation, at least
 BACK, ON = 4, 2
 """Products before a softmax that may have made its scores, and after it that may use it."""
@@ -48,8 +46,8 @@ class Product(NamedTuple):
     rows: Tensor
     columns: Tensor
     order: tuple[int, ...]  # the axes of the result, as [..., n, m] has them
-    numbers: int
-    span: Span
+    span: Span | None = None
+    numbers: int = 0
 
 
 class Scores(NamedTuple):
@@ -94,21 +92,20 @@ class Recent(threading.local):
 
     def product(self, name: str, operands: Any, out: Tensor, span: Span) -> None:
         """A product of queries and keys, of weights and values, or of anything else."""
-        if (parts := _parts(name, operands)) is None:
+        if (product := _read_product(name, operands)) is None:
             return
         if self.weights is not None:
             weights, self.weights = self.weights, None
-            if _record(weights, parts, out, span.end):
+            if _record(weights, product, out, span.end):
                 self.products.clear()
                 return
             self.left -= 1
             self.weights = weights if self.left else None
-        self.products.append(Product(name, *parts, out.numel(), span))
+        self.products.append(product._replace(span=span, numbers=out.numel()))
 
     def softmax(self, recorder: Recorder, scores: Tensor, dim: int, out: Tensor) -> None:
         """A softmax of scores, or of anything else."""
-        alike = (p for p in reversed(self.products) if p.numbers == out.numel())
-        product = next(alike, None)
+        product = next((p for p in reversed(self.products) if p.numbers == out.numel()), None)
         self.products.clear()
         self.weights = None
         apart = product is not None and scores.dim() != len(product.order)  # heads and batch
@@ -121,8 +118,7 @@ class Recent(threading.local):
         place.looks += 1
         place.weights_used |= any(x() is not None for x in place.weights)
         place.weights = []
-        look = place.looks <= FIRST or recorder.affordable()
-        if look:
+        if look := place.looks <= FIRST or recorder.affordable():
             state = NOW.state()
             state.outer = "a look"  # what looking computes is no attention of the program's
             try:
@@ -135,84 +131,64 @@ class Recent(threading.local):
                 state.outer = None
         if place.scores is not None:  # which it is where looking failed
             heads = scores.shape[1] if scores.dim() == 4 and product.rows.dim() == 3 else 0
-            self.weights = Weights(product, out, place, look, heads)
-            self.left = ON
+            self.weights, self.left = Weights(product, out, place, look, heads), ON
 
 
-Parts = tuple[Tensor, Tensor, tuple[int, ...]]
-
-
-def _record(weights: Weights, parts: Parts, out: Tensor, end: Any) -> bool:
+def _record(weights: Weights, after: Product, out: Tensor, end: Any) -> bool:
     """Record the call, if the second product takes the softmax's result."""
-    rows, columns, _ = parts
     product, values, place, look, heads = weights
-    n, m = product.rows.shape[-2], product.columns.shape[-2]
-    if rows.numel() != values.numel() or rows.shape[-2:] != (n, m) or columns.shape[-1] != m:
+    used, (n, m) = after.rows, (product.rows.shape[-2], product.columns.shape[-2])
+    if used.numel() != values.numel() or (*used.shape[-2:], after.columns.shape[-1]) != (n, m, m):
         return False
-    assert place.scores is not None
-    (scale, mask, note), ends = place.scores, (product.rows, product.columns, columns.mT)
+    assert place.scores is not None and product.span is not None
+    (scale, mask, note), ends = place.scores, (product.rows, product.columns, after.columns.mT)
     q, k, v = (x.unflatten(0, (-1, heads)) if heads and x.dim() == 3 else x for x in ends)
     if mask is not None and product.rows.dim() == 3:
         by_head = heads and mask.dim() == 3 and mask.shape[0] > 1
         mask = _fewest(mask.unflatten(0, (-1, heads))) if by_head else mask.expand(1, -1, -1, -1)
     if look and place.note is None:
-        place.dropout, place.note = _after(values.detach(), rows.detach(), product)
-    note = note or place.note or ""
-    dropout, used = place.dropout, place.weights_used
+        place.dropout, place.note = _after(values.detach(), used.detach(), product)
+    words = product.name, q, k, v, mask, False, scale, place.dropout
+    call = CapturedCall(*words, api="products", note=note or place.note or "", ends=ends)
+    call = call._replace(weights_used=place.weights_used)
     if look and not out.requires_grad:  # else what computes gradients holds them too
-        place.weights = [weakref.ref(x) for x in (values, rows) if may_use(x)]
-
-    def call() -> CapturedCall:
-        form = form_of("products", q, k, v, mask, scale=scale, dropout=dropout)
-        captured = CapturedCall(product.name, q, k, v, mask, False, scale, dropout, form=form)
-        return captured._replace(note=note, faithful=not note, ends=ends, weights_used=used)
-
+        place.weights = [weakref.ref(x) for x in (values, used) if may_use(x)]
     span = product.span._replace(end=end)
     if isinstance(span.start, float):
         span = span._replace(start=span.start + NOW.state().looked - span.looked)
-    NOW.record(call, out, span)
+    NOW.record(lambda: call, out, span)
     return True
 
 
-def _parts(name: str, operands: Sequence[Any]) -> Parts | None:
+def _read_product(name: str, operands: Sequence[Any]) -> Product | None:
     """Rows, columns and the order of the result's axes; None for what is no such product."""
     if name == "einsum":
-        return _of_einsum(operands)
+        words, *tensors = operands
+        tensors = list(tensors[0]) if isinstance(tensors[0], list | tuple) else tensors
+        whole = len(tensors) == 2 and isinstance(words, str) and all(map(_activation, tensors))
+        return _of_einsum(words.replace(" ", ""), *tensors) if whole else None
     a, b = operands[-2:]
     if not (_activation(a) and _activation(b)):
         return None
-    return a, b.mT, tuple(range(max(a.dim(), b.dim())))
+    return Product(name, a, b.mT, tuple(range(max(a.dim(), b.dim()))))
 
 
-def _of_einsum(operands: Sequence[Any]) -> Parts | None:
-    words, *tensors = operands
-    if len(tensors) == 1 and isinstance(tensors[0], list | tuple):
-        tensors = list(tensors[0])
-    if not isinstance(words, str) or len(tensors) != 2 or not all(map(_activation, tensors)):
-        return None
-    inputs, arrow, out = words.replace(" ", "").partition("->")
-    one, _, two = inputs.partition(",")
-    if "..." in words:
-        axes = [t.dim() - len(x.replace(".", "")) for x, t in zip((one, two), tensors, strict=True)]
-        one, two = (
-            x.replace("...", OTHERS[len(OTHERS) - n :])
-            for x, n in zip((one, two), axes, strict=True)
-        )
-        out = out.replace("...", OTHERS[len(OTHERS) - max(axes) :])
-    if not arrow:
-        out = "".join(sorted(x for x in set(one + two) if (one + two).count(x) == 1))
-    if any(len(set(x)) < len(x) for x in (one, two, out)):
-        return None
+def _of_einsum(words: str, a: Tensor, b: Tensor) -> Product | None:
+    """Of an equation that names its result's axes, among them those that an ellipsis stands for."""
+    one, two, out = words.replace("->", ",").split(",") if "->" in words else ("", "", "")
+    others = "ABCDEFGH"[: a.dim() - len(one.replace(".", ""))]
+    one, two, out = (x.replace("...", others) for x in (one, two, out))
     batch = [x for x in out if x in one and x in two]
     inner = [x for x in one if x in two and x not in out]
-    row, column = ([x for x in out if x in a and x not in b] for a, b in ((one, two), (two, one)))
+    row, column = ([x for x in out if x in some and x not in batch] for some in (one, two))
     if not len(inner) == len(row) == len(column) == 1 or len(out) != len(batch) + 2:
         return None
-    rows, columns = (
-        x.permute([letters.index(c) for c in (*batch, *free, *inner)])
-        for x, letters, free in ((tensors[0], one, row), (tensors[1], two, column))
-    )
-    return rows, columns, tuple((*batch, *row, *column).index(x) for x in out)
+    if (len(one), len(two)) != (a.dim(), b.dim()) or not len(one) == len(two) == len(out):
+        return None
+    rows = a.permute([one.index(c) for c in (*batch, *row, *inner)])
+    columns = b.permute([two.index(c) for c in (*batch, *column, *inner)])
+    order = tuple((*batch, *row, *column).index(x) for x in out)
+    return Product("einsum", rows, columns, order)
 
 
 def _activation(x: Any) -> bool:
@@ -278,13 +254,10 @@ def _after(values: Tensor, used: Tensor, product: Product) -> tuple[float, str]:
     """The share of weights that is dropped, and a note where more is done to them."""
     plain = _as_scores(values, product).float()
     used = used.reshape(plain.shape).float()
-    if torch.allclose(plain, used, atol=1e-2):
-        return 0.0, ""
-    left = (used != 0) & (plain > 0)
-    if bool(left.any()):  # what is left is divided by its share
-        more = float((used[left] / plain[left]).median())
-        if more > 1 and torch.allclose(used[left], more * plain[left], 0.1, 0.02):
-            return round(1 - 1 / more, 3), ""
+    left = (used != 0) & (plain > 0)  # what is left is divided by its share
+    more = float((used[left] / plain[left]).median()) if bool(left.any()) else 1.0
+    if torch.allclose(used[left], more * plain[left], 0.1, 0.02) and more > 0.99:
+        return (0.0 if torch.allclose(plain, used, atol=1e-2) else round(1 - 1 / more, 3)), ""
     return 0.0, "its weights are changed between the softmax and the product"
 
 
@@ -355,9 +328,16 @@ def _of_mha(state: Any, original: Function, args: tuple[Any, ...], more: dict[st
         return original(*args, **more)
     (span, q, k, mask), state.scores = state.scores, None
     heads, scale, out = state.heads, q.shape[-1] ** -0.5, original(*args, **more)
+
+    def call() -> CapturedCall:
+        ends: Any = q, k, args[-1]
+        qh, kh, vh = (x.unflatten(0, (-1, heads)) for x in (q, k.mT, args[-1]))
+        added = mask
+        if mask is not None:
+            added = mask.unflatten(0, (-1, heads)) if mask.shape[0] > 1 else mask[:, None]
+        facts: Any = {"returns": "weights", "unread": state.unread, "ends": ends}
+        return CapturedCall("mha", qh, kh, vh, added, scale=scale, api="mha", **facts)
+
     if span is not None:
-        words = q, k.mT, args[-1], mask
-        form = form_of("mha", *words, returns="weights", unread=state.unread)
-        call = partial(CapturedCall, "mha", *words, scale=scale, heads=heads, form=form)
         NOW.record(call, out, span)
     return out

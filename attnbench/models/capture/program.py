@@ -1,8 +1,8 @@
 """``attnbench capture [--out FILE] … -- PROGRAM ARGS…``: a program's attention calls.
 
 Every Python that the program starts finds our ``sitecustomize`` and writes files of its own into a
-folder beside the result. They are merged again and again while it runs, so that something readable
-is left whatever is killed. A signal that reaches this process alone is handed on to the program.
+folder beside the result, which are merged when it has ended. A signal that reaches this process
+alone is handed on to the program.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from attnbench.command.terminal import INTERRUPTED, say
 from attnbench.core.disk import open_draft
 from attnbench.models.capture.calls import SeenCalls, Site, merged
-from attnbench.models.capture.child import ADVICE, FOLDER, MASKS, SAMPLES
+from attnbench.models.capture.child import ADVICE, FOLDER, MASKS
 from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from impls.problem import Problem
 
 SITE = Path(__file__).parent / "site"
-EVERY_S, POLL_S = 2.0, 0.05
+POLL_S = 0.05
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 BY_TERMINAL = 0x80  # ``SI_KERNEL``: a signal from the terminal, which all of its programs have got
 WAIT_S, GRACE_S = 0.5, 10.0
@@ -52,7 +52,6 @@ def capture(arguments: argparse.Namespace) -> int:
     status, calls = run_program(
         arguments.program,
         out,
-        samples=arguments.samples,
         quiet=arguments.json,
         seconds=arguments.seconds,
     )
@@ -128,7 +127,6 @@ def run_program(
     command: Sequence[str],
     out: Path,
     *,
-    samples: bool,
     quiet: bool = False,
     advice: Path | None = None,
     seconds: float | None = None,
@@ -139,7 +137,7 @@ def run_program(
     ``seconds``: it is ended so long after its first call, as an interrupt would, and its status is
     then 0.
 
-    Raises CantBeDone where ``out`` can't be write_at, or the program can't be run or calls nothing.
+    Raises CantBeDone where ``out`` can't be written, or the program can't be run or calls nothing.
     """
     out = out.resolve()
     if set("+@") & set(str(out)):
@@ -162,10 +160,8 @@ def run_program(
         environment[MASKS] = str(out.with_name(f"{out.stem}.masks"))
         if advice is not None:
             environment[ADVICE] = str(advice.resolve())
-        if samples:
-            environment[SAMPLES] = str(out.with_name(f"{out.stem}.samples"))
-        status, ended = _run(command, environment, parts, out, quiet=quiet, seconds=seconds)
-        calls = _gathered(parts, command, over=True, status=0 if ended else status)
+        status, ended = _run(command, environment, parts, quiet=quiet, seconds=seconds)
+        calls = _gathered(parts, command, 0 if ended else status)
         if ended:
             status, calls.complete = 0, False
             calls.unseen.append(
@@ -184,13 +180,11 @@ def _run(
     command: Sequence[str],
     environment: dict[str, str],
     parts: Path,
-    out: Path,
     *,
     quiet: bool,
     seconds: float | None,
 ) -> tuple[int, bool]:
-    """Start the program, write again and again what was recorded, and return its status, and
-    whether it was ended after its seconds.
+    """Start the program, and return its status, and whether it was ended after its seconds.
 
     A signal is sent on, unless the program ends by itself, as where the signal was sent to both. A
     program that should end and doesn't is killed; after an interrupt it may go on.
@@ -203,7 +197,7 @@ def _run(
             stdout=sys.stderr.fileno() if quiet else None,
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
         )
-        write_at, over_at = time.monotonic(), inf
+        over_at = inf
         while program.poll() is None:
             if seconds is not None and over_at == inf and any(parts.glob("*.json")):
                 over_at = time.monotonic() + seconds
@@ -219,11 +213,6 @@ def _run(
                     with suppress(subprocess.TimeoutExpired):
                         program.wait(GRACE_S)
                     program.kill()
-            if time.monotonic() > write_at + EVERY_S:
-                with suppress(CantBeDone, OSError):  # which is reported when it is written last
-                    if (calls := _gathered(parts, command, over=False)).sites:
-                        calls.write(out)
-                write_at = time.monotonic()
         return program.returncode, False
     except (OSError, subprocess.SubprocessError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
@@ -243,11 +232,11 @@ def _end(program: subprocess.Popen[bytes]) -> None:
             return
 
 
-def _gathered(parts: Path, command: Sequence[str], *, over: bool, status: int = 0) -> SeenCalls:
+def _gathered(parts: Path, command: Sequence[str], status: int) -> SeenCalls:
     parts_read: list[SeenCalls] = []
     for file in sorted(parts.glob("*.json"), key=lambda f: [*map(int, f.stem.split("-"))]):
         calls = SeenCalls.read(file)
-        if over and not calls.complete:
+        if not calls.complete:
             calls.unseen.append(
                 f"process {file.stem.split('-')[0]} was killed, or left without its exit being "
                 "noticed: the last second of its calls may be missing"
@@ -261,7 +250,7 @@ def _gathered(parts: Path, command: Sequence[str], *, over: bool, status: int = 
     ]
     if status:
         whole.unseen.append(f"the program ended with {_ending(status)}: later calls are not here")
-    whole.complete = over and whole.complete and status == 0
+    whole.complete = whole.complete and status == 0
     return whole
 
 

@@ -7,19 +7,16 @@ raised: the program goes on as it would have.
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from time import perf_counter, time_ns
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from msgspec.structs import replace
 from torch import Tensor
@@ -27,7 +24,7 @@ from torch._C import _functorch as functorch
 
 from attnbench.core.call import CallForm
 from attnbench.models.capture import clocks
-from attnbench.models.capture.calls import SeenCalls, Site, octave
+from attnbench.models.capture.calls import SeenCalls
 from attnbench.models.capture.captured_call import CapturedCall
 from attnbench.models.capture.clocks import Entry, Span, Steps, Tally, ThreadState, watch_gradient
 from attnbench.models.capture.kernels import QKV, observe, repeated_heads, torch_choice, why_math
@@ -36,6 +33,7 @@ from attnbench.models.capture.places import (
     CompiledCalls,
     Place,
     Where,
+    heads_of,
     in_generated,
     locate,
     of_user,
@@ -43,52 +41,13 @@ from attnbench.models.capture.places import (
 )
 from attnbench.models.mask_of import has_data
 from impls.errors import CantBeDone
-from impls.problem import Problem
 
 if TYPE_CHECKING:
     from attnbench.models.capture.advice import Advice
 
-SAMPLES_MOST = 32
-SAMPLES_BYTES = 2**30
-
-
-class Samples:
-    """Files in a folder, each with the q, k and v of one call of a place and kind."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.skipped = False
-        self._lock = threading.Lock()
-        self._kinds: set[Any] = set()
-        self._left = SAMPLES_BYTES
-
-    def keep(self, place: str, problem: Problem, qkv: tuple[Tensor, Tensor, Tensor]) -> str:
-        """The file of this call's tensors; "" where there is one of its kind, or no room."""
-        kind = (place, problem.phase, octave(problem), problem.heads, problem.head_dim)
-        size = sum(x.numel() * min(x.element_size() * 2, 8) for x in qkv)
-        with self._lock:
-            if kind in self._kinds:
-                return ""
-            if len(self._kinds) >= SAMPLES_MOST or size > self._left:
-                self.skipped = True
-                return ""
-            self._kinds.add(kind)
-            self._left -= size
-        wide = [x.float() if x.dtype == torch.bfloat16 else x for x in qkv]
-        arrays: list[Any] = [x.detach().cpu().numpy() for x in wide]
-        if not all(np.isfinite(x).all() for x in arrays):
-            return ""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        file, (q, k, v) = self.folder / f"{os.getpid()}-{time_ns()}.npz", arrays
-        np.savez(file, q=q, k=k, v=v)
-        return str(file)
-
-
-ENTRIES, CAUSES = 4096, 256
-"""Calls unlike each other that are known at a time, and reasons why calls are not recorded."""
+ENTRIES = 4096  # calls unlike each other that are known at a time
 RUNS = {
     "mha": "math",
-    "fast path": "math",
     "eager": "written out",
     "products": "written out",
     "flex": "flex, not compiled",
@@ -103,10 +62,9 @@ HOST, NONE = clocks.SpanClock(), clocks.NoClock()
 class Recorder:
     """Counts calls until it is asked for them."""
 
-    def __init__(self, masks: Path | None = None, samples: Path | None = None) -> None:
+    def __init__(self, masks: Path | None = None) -> None:
         self.advice: Advice | None = None
         self.masks = Masks(masks, self.affordable)
-        self.samples = None if samples is None else Samples(samples)
         self.restart()
 
     def restart(self) -> None:
@@ -118,7 +76,6 @@ class Recorder:
         """Entries by an output of compiled code, where its gradient is a call of its own."""
         self.failures: Counter[str] = Counter()  # calls that could not be recorded, by reason
         self.graphs = compiled_graphs()  # what had been compiled before
-        self.whole = 0  # calls that do more than attention
         self.kernels: dict[tuple[CallForm, torch.device], tuple[str, tuple[str, ...]]] = {}
         """The kernel of calls of a form, and the reasons why it is no fused one."""
         self._entries: dict[Any, Entry] = {}
@@ -189,18 +146,12 @@ class Recorder:
     def _record(self, call: CapturedCall, out: Any, until: float, span: Span) -> None:
         where, form = locate(), call.full_form()
         mask, new = call.look(where, self.masks)
-        key = where, call.via, form, call.q.device, mask, call.note, call.heads, call.k.shape
+        key = where, call.via, form, call.q.device, mask, call.note, call.k.shape
         entry = self._entries.get(key) or self._add_entry(key, call, where, mask, form)
-        self._watch_weights(entry, call, out)
-        if call.whole:
-            self.whole += 1
-        else:
-            span.clock.add(span, self.tally, entry, backward=False)
-            within = self.tally.mine.within
-            if within is not None and len(within) < clocks.WITHIN:
-                within.append(span)
-            if entry.site is None:
-                self.failures[entry.why] += 1
+        entry.weights_used |= call.weights_used
+        span.clock.add(span, self.tally, entry, backward=False)
+        if entry.site is None:
+            self.failures[entry.why] += 1
         self.tally.count(entry, span, until, new_mask=new)
         self.notice()
         out = out[0] if isinstance(out, tuple) else out
@@ -214,16 +165,6 @@ class Recorder:
                 self.outputs.clear()
             self.outputs[out.data_ptr()] = entry
 
-    def _watch_weights(self, entry: Entry, call: CapturedCall, out: Any) -> None:
-        """See whether those of the last such call are still alive, as they are if they are used."""
-        weights_of = self.tally.mine.weights
-        last = weights_of.pop(entry, None)
-        entry.weights_used |= call.weights_used or (last is not None and last() is not None)
-        eager = call.form is not None and call.form.api == "eager" and isinstance(out, tuple)
-        weights = next(iter(out[1:2]), None) if eager and len(weights_of) < ENTRIES else None
-        if isinstance(weights, Tensor) and not weights.requires_grad:  # gradients hold them too
-            weights_of[entry] = weakref.ref(weights)
-
     def _add_entry(
         self, key: Any, call: CapturedCall, where: Where, mask: FoundMask, form: CallForm
     ) -> Entry:
@@ -234,16 +175,12 @@ class Recorder:
         else:
             of_torch = call.via == "sdpa" or call.via.startswith("aten ")
             if of_torch and self.compiled.met and in_generated(sys._getframe(1)):
-                place = self.compiled.ran(site.problem)
+                place = self.compiled.ran(heads_of(call.q.shape, call.v.shape))
                 where = where if place is None else (place, where[1])
                 if place is not None and of_user(place):
                     where = None, place
                 site = replace(site, site=place_text(where), via="sdpa, compiled")
-            qkv = (call.q, call.k, call.v)
-            if self.samples and all(map(has_data, qkv)) and call.q.dim() == 4:
-                file = self.samples.keep(site.site, site.problem, qkv)
-                site = replace(site, samples=file)
-            site = replace(site, call=self._completed_form(call))
+            site = replace(site, call=self._completed_form(call, form))
             entry = Entry(site)
             if form.gradient:
                 problem = site.problem.with_(phase=call.phase(mask, gradient=False))
@@ -255,13 +192,11 @@ class Recorder:
             self._entries[key] = entry
         return entry
 
-    def _completed_form(self, call: CapturedCall) -> CallForm | None:
+    def _completed_form(self, call: CapturedCall, form: CallForm) -> CallForm | None:
         """Its form, with what was found out about it."""
-        if (form := call.form) is None:
+        if call.form is None and call.api == "other":
             return None
         kernel, why = self.kernels.get((form, call.q.device), (RUNS.get(form.api, ""), ()))
-        if form.api == "fast path" and call.q.is_cuda:  # where it may take a fused one
-            kernel = ""
         repeated = repeated_heads(call.k, call.v) if has_data(call.k) else 1
         return replace(form, kernel=kernel, why=why, repeated=repeated)
 
@@ -278,13 +213,7 @@ class Recorder:
 
     def refuse(self, why: str) -> None:
         """A call was met that is not recorded."""
-        more = why not in self.failures and len(self.failures) >= CAUSES
-        self.failures["for more reasons than are kept" if more else why] += 1
-        self.notice()
-
-    def meet_compiled(self, site: Site | None = None, where: Where = (None, None)) -> None:
-        """Torch's compiler met a call; ``site`` and ``where`` as far as they are known."""
-        self.compiled.meet(site, where[0] or where[1])
+        self.failures[why] += 1
         self.notice()
 
     def calls(self, *, complete: bool) -> SeenCalls:
@@ -293,11 +222,10 @@ class Recorder:
         if end is not None:
             self.tally.last = max(self.tally.last, end)
         versions = {"torch": torch.__version__, "python": platform.python_version()}
-        sites = [*self.tally.sites(), *self.compiled.sites()]
-        met = self.compiled.met + sum(self.failures.values())
+        met = self.compiled.met.total() + sum(self.failures.values())
         met += len(self.replaced())
         return SeenCalls(
-            sites=sites,
+            sites=self.tally.sites(),
             header={
                 **versions,
                 "threads": self.tally.threads,
@@ -323,12 +251,12 @@ class Now:
         recorder = self.recorder
         return ThreadState() if recorder is None else recorder.tally.mine
 
-    def begin(self, query: Any, *, nested: bool = False) -> Span | None:
+    def begin(self, query: Any) -> Span | None:
         """Just before a call; None where it will not be recorded."""
-        recorder = self.recorder_for(query, nested=nested)
+        recorder = self.recorder_for(query)
         return None if recorder is None else recorder.begin(query)
 
-    def recorder_for(self, query: Any, *, nested: bool = False) -> Recorder | None:
+    def recorder_for(self, query: Any) -> Recorder | None:
         """The recorder, where a call on this tensor can be recorded; else it notes why not."""
         recorder = self.recorder
         if recorder is None or not isinstance(query, Tensor):
@@ -337,7 +265,7 @@ class Now:
             why = "torch.jit traced it, and what is traced is not called by its sizes"
         elif functorch.maybe_current_level() is not None:
             why = "torch.func transformed it, and no shape says of how many calls it is one"
-        elif query.is_nested and not nested:
+        elif query.is_nested:
             why = "its tensors are nested, and a problem's are not"
         elif query.is_cuda and torch.cuda.is_current_stream_capturing():
             # to read a value now, as that of a mask, would break the graph
@@ -368,12 +296,10 @@ def call_recorded(
     run: Callable[..., Any],
     query: Any,
     read: Callable[[], CapturedCall],
-    *,
-    nested: bool = False,
     **meanwhile: Any,
 ) -> Any:
     """Call ``run``, and record it as ``read()``; the thread's state is ``meanwhile``."""
-    span = None if torch.compiler.is_compiling() else NOW.begin(query, nested=nested)
+    span = None if torch.compiler.is_compiling() else NOW.begin(query)
     if span is None:
         return run()
     state = NOW.state()
@@ -421,9 +347,6 @@ def _unseen(recorder: Recorder) -> list[str]:
         f"attention calls that torch.compile compiled into larger code: {unknown.total():,} "
         f"({_most_frequent(unknown)}); how often they ran, and for how long, is not known; run "
         "without compiling to have their share": unknown,
-        f"calls of torch's fast path for nn.MultiheadAttention and TransformerEncoder: "
-        f"{recorder.whole:,}; they computed projections, or a whole layer, in the same operator: "
-        "counted, but their seconds are not in the share": recorder.whole,
         **{
             f"calls that could not be put as a problem: {n:,}: {reason}": n
             for reason, n in recorder.failures.most_common(REASONS)
@@ -434,8 +357,5 @@ def _unseen(recorder: Recorder) -> list[str]:
         "; each is taken for the last one of its place and shape": recorder.masks.passed_over,
         f"the program put functions of its own in the place of others: {replaced}; what they do by "
         "themselves is not seen": replaced,
-        "there was no room for samples of all places: the first were kept": (
-            recorder.samples is not None and recorder.samples.skipped
-        ),
     }
     return [sentence for sentence, so in sentences.items() if so]

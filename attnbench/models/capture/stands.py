@@ -23,8 +23,7 @@ class Stands:
     def __init__(self) -> None:
         self._placed: list[tuple[Any, str, Function, Any]] = []
         """Owner, name, original and what stands for it."""
-        self._away: list[tuple[Any, str, Function, Any]] = []
-        self._pauses = 0
+        self._paused = False
 
     def put(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None:
         """Let what is made of the original stand for it from now on.
@@ -47,15 +46,13 @@ class Stands:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Put the originals back for a moment; pauses may be nested."""
-        self._pauses += 1
-        self._away += self._take_out()
+        """Put the originals back for a moment."""
+        away, before, self._paused = self._take_out(), self._paused, True
         try:
             yield
         finally:
-            self._pauses -= 1
-            while self._away and not self._pauses:
-                owner, name, original, function = self._away.pop()
+            self._paused = before
+            for owner, name, original, function in away:
                 if getattr(owner, name, None) is original:
                     setattr(owner, name, function)
 
@@ -69,7 +66,7 @@ class Stands:
 
     def replaced(self) -> list[str]:
         """Those in whose place something else is now, and what."""
-        if self._pauses:
+        if self._paused:
             return []
         now_there = [(x, getattr(x[0], x[1], None)) for x in list(self._placed)]
         return [

@@ -49,26 +49,6 @@ def test_the_gradient_of_a_call_is_timed_and_of_nothing_else(clock):
     assert tally.attention_s == 12.0
 
 
-def test_what_is_recorded_within_a_gradient_is_not_counted_twice(clock):
-    tally, spans, first, second = clocks.Tally(), clocks.SpanClock(), clocks.Entry(), clocks.Entry()
-
-    def again():
-        begun = spans.now()
-        clock.now += 4.0
-        tally.mine.looked += 1.5
-        span = clocks.Span(spans, begun, spans.now())
-        spans.add(span, tally, second, backward=False)
-        if tally.mine.within is not None:
-            tally.mine.within.append(span)
-
-    x = torch.ones(3, requires_grad=True)
-    out = Does.apply(x, again)
-    clocks.watch_gradient(out, (x,), first, tally, spans)
-    out.sum().backward()
-    again()  # outside of the gradient: nothing is taken off
-    assert tally.by_entry == {first: [0.0, 0.0, -1.5, 0.0], second: [0.0, 8.0, 0.0, 0.0]}
-
-
 def test_looking_at_calls_is_taken_off_the_window_and_the_steps(clock):
     some, x = Recorder(), torch.zeros(1, 1, 2, 2)
     optimizer = torch.optim.SGD([torch.ones(1)], lr=0.1)

@@ -1,15 +1,12 @@
 """FlexAttention, recorded, and its functions as masks; what a capture keeps of masks and inputs."""
 
-import numpy as np
 import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 import attnbench
 from attnbench.models.capture import masks
 from attnbench.models.capture.masks import Masks
-from attnbench.models.capture.recorder import Samples
 from impls.masks import Shape
-from impls.problem import Problem
 from tests.models.build import only
 
 SHAPE = Shape(2, 4, 64, 64)
@@ -67,18 +64,4 @@ def test_a_learned_bias_is_looked_at_and_kept_once_for_a_place(tmp_path, monkeyp
     known, shape = Masks(tmp_path), Shape(2, 4, 12, 12)
     learned = [torch.randn(1, 4, 12, 12, requires_grad=True) for _ in range(5)]
     assert len({known.of(x, False, shape, "here") for x in learned}) == len(looks) == 1
-    known.of(torch.randn(1, 4, 12, 12), False, shape)  # another, that hides the same keys
     assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_samples_are_one_an_octave_and_those_of_an_earlier_capture_stay(tmp_path):
-    x = torch.ones(1, 1, 8, 4)
-    for n in range(2):
-        some = Samples(tmp_path)
-        problems = [Problem().with_(q_len=1, kv_len=m) for m in (127, 128, 129, 256)]
-        files = [some.keep("here", problem, (x * n, x, x)) for problem in problems]
-        assert [bool(file) for file in files] == [True, False, True, False]
-        for file in filter(None, files):
-            with np.load(file) as arrays:
-                assert (arrays["q"] == n).all()
-    assert len(list(tmp_path.iterdir())) == 4

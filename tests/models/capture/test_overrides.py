@@ -86,29 +86,3 @@ def test_torchs_causal_biases_run_and_are_masks_with_their_corner(bias):
     assert torch.equal(plain, watched) and only(calls).calls == 1
     mask = "causal" if bias is causal_lower_right else "causal@upper-left"
     assert said(calls)[0][0] == f"b2 h4/4 n20x24 d8 f32 {mask} forward"
-
-
-class Handled(torch.Tensor):
-    """A mask whose class calls an operator itself, as torch's causal bias does on a GPU."""
-
-    @classmethod
-    def __torch_function__(cls, function, types, args=(), more=None):
-        if function is F.scaled_dot_product_attention:
-            q, k, v, _ = args
-            operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-            return operator(q, k, v, is_causal=True)[0]
-        return super().__torch_function__(function, types, args, more)
-
-
-def test_an_operator_that_a_tensors_class_calls_is_seen():
-    q, k, v = qkv()
-    mask = torch.ones(16, 16).as_subclass(Handled)
-    with attnbench.capture() as calls:
-        F.scaled_dot_product_attention(q, k, v, mask)
-    assert said(calls) == [
-        (
-            "b2 h4/4 n16 d8 f32 causal forward",
-            "aten _scaled_dot_product_flash_attention_for_cpu",
-            1,
-        )
-    ]

@@ -6,7 +6,6 @@ import torch
 import attnbench
 from attnbench.models.capture.functions import layer_call
 from attnbench.models.capture.masks import Masks
-from impls.masks import Shape
 from tests.models.build import only, said
 
 transformers = pytest.importorskip("transformers")
@@ -50,16 +49,29 @@ def test_padding_and_a_sliding_window_are_in_the_mask():
     assert sorted(masks) == found
 
 
-def test_a_flash_kernel_is_told_by_words():
-    for causal, window, ends, mask in (
+@pytest.mark.parametrize(
+    ("causal", "window", "ends", "mask"),
+    [
         (True, None, None, "causal"),
-        (True, 4, None, "window:3,0"),
-        (False, None, None, "none"),
-        (True, 4, [[12], [8]], "window:3,0+padding:12,8"),
+        (False, 12, None, "none"),
+        (True, None, [[12], [8]], "causal+padding:12,8"),
         (False, None, [[12], [8]], "padding:12,8"),
-    ):
-        x = torch.zeros(2, 4, 12, 8)
-        more = {"is_causal": causal, "sliding_window": window}
-        seen = None if ends is None else (torch.arange(12) < torch.tensor(ends)).long()
-        call = layer_call("transformers flash_attention_2", None, (x, x, x), seen, [], more)
-        assert str(call.find_mask(Masks(None), Shape(2, 4, 12, 12)).mask) == mask
+        (True, 4, None, None),
+    ],
+)
+def test_a_flash_kernel_is_told_by_words(causal, window, ends, mask):
+    x = torch.zeros(2, 4, 12, 8)
+    more = {"is_causal": causal, "sliding_window": window}
+    seen = None if ends is None else (torch.arange(12) < torch.tensor(ends)).long()
+    call = layer_call("transformers flash_attention_2", None, (x, x, x), seen, [], more)
+    if mask is None:
+        assert call.note == "it has a window of 4"
+    else:
+        assert str(call.look((None, None), Masks(None))[0].mask) == mask and not call.note
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_weights_that_a_model_is_to_hand_out_are_in_the_form(asked):
+    with attnbench.capture() as calls:
+        llama("eager")(IDS, output_attentions=asked)
+    assert only(calls).call.returns == ("weights" if asked else "")

@@ -1,7 +1,5 @@
 """Variants as transformers' attention: names, words that are refused, and masks, never lost."""
 
-import copy
-
 import pytest
 import torch
 import transformers
@@ -13,7 +11,8 @@ from attnbench.answer.paste import spelled
 from attnbench.models import mask_of as known_masks
 from attnbench.models import transformers as ours
 from attnbench.models.attention import NotServed, attention
-from impls.masks import Mask, Shape
+from impls.masks import Shape
+from tests.models.transformers import small
 from tests.models.transformers.small import asked, by, forward, logits, made, same, tokens
 
 EINSUM, CHUNKED = "attnbench:einsum", "attnbench:chunked"
@@ -34,22 +33,6 @@ def test_one_mask_is_looked_at_once_for_all_layers_of_a_step(monkeypatch):
     model = made("llama", num_hidden_layers=7)
     by(model, EINSUM, forward, asked(model, "left"))
     assert len([x for x in looks if x is not None]) == 1
-
-
-def test_a_mask_that_transformers_made_for_us_is_not_compared_with_a_copy_at_each_layer(
-    monkeypatch,
-):
-    """It takes as long as the mask is large; a mask of the user's own may be written to."""
-    compare, compared = known_masks._unwritten, []
-    monkeypatch.setattr(known_masks, "_unwritten", lambda *x: compared.append(x[0]) or compare(*x))
-    model = made("llama", num_hidden_layers=7)
-    by(model, EINSUM, forward, asked(model, "left"))
-    assert compared == []
-    model.set_attn_implementation(EINSUM)
-    question = asked(model)
-    length = question["input_ids"].shape[1]
-    logits(model, {**question, "attention_mask": torch.ones(1, 1, length, length).tril().bool()})
-    assert len(compared) == 6  # at each layer but the first
 
 
 @pytest.mark.parametrize("kind", ["causal_mask_function", "bidirectional_mask_function"])
@@ -111,27 +94,6 @@ def test_what_can_not_be_said_side_by_side_is_added_up(is_causal):
         whole = ours.joined_mask(terms, is_causal, q, k)
         assert isinstance(whole, torch.Tensor)  # no mask names a kind twice
         torch.testing.assert_close(attention("einsum")(q, k, v, whole), expected)
-
-
-def test_a_bias_beside_a_causal_call_hides_what_comes_later():
-    assert said((torch.rand(6, 6),), is_causal=True).kinds == ("causal", "bias")
-    longer = said((torch.rand(6, 9),), is_causal=True, kv_len=9)
-    assert longer.kinds == ("causal", "bias") and longer.upper_left
-
-
-def test_free_places_of_a_cache_are_left_out():
-    for mask, over, keys in (
-        ("causal@upper-left", "causal", 6),
-        ("padding:7", "none", 7),
-        ("padding:0", "padding:0", 9),
-        ("padding:7,3", "padding:7,3", 9),
-        ("causal+padding:7", "causal+padding:7", 9),
-    ):
-        left, used = ours.in_use(Mask.parse(mask), 6, 9)
-        assert (str(left), used) == (over, keys)
-        rows = Mask.parse(mask).visible(Shape(2, 4, 6, 9))
-        assert not rows[..., used:].any()
-        assert (left.visible(Shape(2, 4, 6, used)) == rows[..., :used]).all()
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3_text", "t5", "whisper"])
@@ -209,31 +171,14 @@ def test_what_a_model_writes_into_its_mask_is_heeded():
     torch.testing.assert_close(given[:, 0], v.mean(2))  # of scores that are all the same
 
 
-def test_a_variant_that_no_layer_calls_is_said_once_and_names_the_model():
-    model = made("bloom", CHUNKED)
-    question = asked(model)
-    words = f"^{CHUNKED} is set on BloomForCausalLM"
-    with pytest.warns(ours.NotCalledWarning, match=words) as said:
-        model(**question)
-    assert [one.filename for one in said] == [__file__]
-    model(**question)  # any warning is an error here
-    assert not model._forward_hooks and not model._forward_pre_hooks
-
-
-def test_a_copy_of_a_model_and_a_part_that_is_called_alone_say_it_too():
-    model = made("bloom", CHUNKED)
-    question = asked(model)
-    with pytest.warns(ours.NotCalledWarning, match="is set on BloomForCausalLM") as said:
-        copy.deepcopy(model)(**question)
-    assert len(said) == 1
-    with pytest.warns(ours.NotCalledWarning, match="is set on BloomModel"):
-        model.transformer(**question)
-
-
-def test_a_model_that_looks_its_attention_up_in_a_table_is_refused_at_load():
-    said = rf"FalconForCausalLM can't be loaded with {CHUNKED}: FalconDecoderLayer takes"
-    with pytest.raises(NotServed, match=said):
-        made("falcon", CHUNKED)
+@pytest.mark.parametrize("kind", ["bloom", "falcon", "git"])
+def test_a_model_that_would_not_call_a_variant_is_loaded_with_eager_and_says_so(kind):
+    plain = made(kind)
+    with pytest.warns(ours.NotCalledWarning, match=f"computes attention .* {CHUNKED}") as said:
+        model = made(kind, CHUNKED)
+    assert said[0].filename == small.__file__
+    for given, expected in zip(*(forward(x, asked(plain)) for x in (model, plain)), strict=True):
+        assert torch.equal(given, expected)
 
 
 class Layer(nn.Module):
@@ -302,16 +247,6 @@ def test_queries_that_all_sequences_share_are_those_of_each():
     attend = AttentionInterface()[EINSUM]
     shared, each = (attend(Layer(), x, k, v, None)[0] for x in (q, q.repeat(5, 1, 1, 1)))
     assert torch.equal(shared, each)
-
-
-def test_a_mask_that_a_variant_does_not_take_is_refused_with_the_layer():
-    model = made("llama")
-    said = (
-        "LlamaAttention of layer 0: linear.elu takes the masks none, causal on cpu, not leftpad; "
-        "'attnbench list' shows .* attn_implementation='attnbench:sdpa' takes"
-    )
-    with pytest.raises(NotServed, match=said):
-        by(model, "attnbench:linear.elu", logits, asked(model, "left"))
 
 
 def test_every_core_of_the_table_has_a_name_and_a_mask_with_it():
