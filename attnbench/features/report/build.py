@@ -165,7 +165,7 @@ def _evidence_on_page(evidence: Evidence) -> dict[str, Any]:
         source = f"{header['started'][:10]}, {header['machine']['name']}: {header['command']}"
         if evidence.partial:
             source += "; stopped before its end: a part of what was asked"
-        return {"source": source, **quality_for_page(evidence)}
+        return {"source": source, **quality_for_page(evidence, figure=True)}
     except MISFORMED as error:
         first = f"{type(error).__name__}: {error}".splitlines()[0]
         return {"source": f"it can't be shown: something in it is not what it should be ({first})"}

@@ -62,20 +62,18 @@ def test_sequences_follow_from_the_seed_and_none_of_the_test_is_trained_on():
     ("changes", "text"),
     [
         ({"pairs": (1, 4)}, "every variant recalls a single pair"),
-        ({"seq": (64,)}, "no room to ask"),
-        ({"pairs": (65,), "seq": (900,)}, "needs as many keys; give 64"),
+        ({"seq": 64}, "no room to ask"),
+        ({"pairs": (65,), "seq": 900}, "needs as many keys; give 64"),
     ],
 )
 def test_a_task_that_can_not_be_is_refused(changes, text):
     with pytest.raises(CantBeDone, match=text):
-        recall.preset_settings(recall.PRESETS["cpu"], **changes)
+        recall.preset_setting("cpu", **changes)
 
 
 @pytest.fixture
 def carried(monkeypatch):
-    """A plan carried out with made-up trainings; by variant how they end badly. What was done,
-    what was told, and how many steps were expected and how many came.
-    """
+    """Trainings that are made up, of variants that may end badly: the rows, the jobs, the lines."""
 
     def carry(*names, **ends):
         jobs, lines, expected, steps = [], [], [], []
@@ -89,31 +87,30 @@ def carried(monkeypatch):
             return made | ends.get(job.variant.label, {})
 
         monkeypatch.setattr(recall, "run_training", train)
-        what = impls.table(), names, (SETTING,), this_machine()
-        made = recall.plan_trainings(*what, seeds=(0, 1), threads=1)
-        made.rows = [row for row in made.steps(progress) if row is not None]
-        assert all(0 < s < 1000 for s in expected) and len(steps) <= len(expected)
-        return made, jobs, lines, steps
+        variants = [impls.table().find(name) for name in ("sdpa", *names)]
+        header = {"seeds": [0, 1], "threads": 1, "budgets": {}}
+        rows = list(recall.steps(variants, SETTING, this_machine(), header, progress))
+        assert all(0 < s < 1000 for s in expected) and len(steps) == len(expected)
+        assert header["budgets"] == {SETTING.slug: 1.0}
+        return [row for row in rows if row is not None], jobs, lines
 
     return carry
 
 
 def test_the_baselines_own_time_is_the_budget_of_all(carried):
-    made, (first, *others), lines, steps = carried("linear.elu")
+    rows, (first, *others), lines = carried("linear.elu")
     assert (first.variant.label, first.seconds, first.seed) == ("sdpa", None, 2)
     assert {job.seconds for job in others} == {1.0}  # what the made-up training took
-    assert made.budgets == {SETTING.slug: 1.0}
-    assert (len(made.rows), len(steps), len(lines)) == (4, 5, 1)
-    assert "sdpa took 1 s for 100 steps" in lines[0]
+    assert len(rows) == 4 and ["sdpa took 1 s for 100 steps" in line for line in lines] == [True]
 
 
 def test_a_refusal_is_told_and_the_others_go_on(carried):
     refusal = {"status": "refused", "reason": "gla wants something else", "curve": []}
-    made, _, lines, _ = carried("gla", "linear.elu", "flash_attn2", gla=refusal)
-    names = [row["variant"] for row in made.rows]
+    rows, _, lines = carried("gla", "linear.elu", "flash_attn2", gla=refusal)
+    names = [row["variant"] for row in rows]
     assert (names.count("gla"), names.count("linear.elu")) == (2, 2)
     assert any("gla wants something else" in line for line in lines)
-    assert lines[0].startswith("not trained: flash_attn2")
+    assert lines[0].startswith("flash_attn2 is not trained: unavailable")
 
 
 def test_a_logit_depends_on_earlier_tokens_and_on_no_later_one():
