@@ -263,7 +263,6 @@ names NAME *: a claim, as --list names it; all if none
 --points N count: of a claim that is measured point by point, so many, spread over all of them
 --budget S seconds: for all that is timed; about four minutes for all claims if not given
 + tables
---embeddings FILE: word vectors in GloVe's format, for the claims about sentences: glove.6B.50d.txt
 --seed N seed: of all draws; 0 if not given
 --threads N count: 1 if not given
 --out DIR =results: where evidence is kept

@@ -24,7 +24,7 @@ TABLE = impls.table()
 
 
 def test_each_claim_says_where_it_was_read_and_how_it_is_measured():
-    assert len({each.name for each in ALL}) == len(ALL) == 36
+    assert len({each.name for each in ALL}) == len(ALL) == 33
     for each in ALL:
         source, names = each.source, [point.name for point in each.points]
         assert all(source[x] for x in ("title", "author", "where", "read")), each.name
@@ -69,12 +69,11 @@ OTHER, NOT_RUN = claims.ClaimVerdict.NEEDS_OTHER_HARDWARE, claims.ClaimVerdict.N
         (Needs(gpu="H200"), replace(WITH_GPU, torch_cuda=None), NOT_RUN, "install a CUDA build"),
         (Needs(variants=("flash_attn4",)), WITH_GPU, NOT_RUN, "flash-attn-4"),
         (Needs("", ("torch>=99",), ("matmul",)), WITH_GPU, NOT_RUN, "torch>=99"),
-        (Needs(embeddings=True), WITH_GPU, NOT_RUN, "--embeddings glove.6B.50d.txt"),
         (Needs(variants=("matmul",)), BOX, None, ""),
     ],
 )
 def test_a_claim_is_left_out_for_what_is_missing(needs, machine, verdict, words):
-    one = claims.lacking(claim(needs=needs), machine, TABLE, None)
+    one = claims.lacking(claim(needs=needs), machine, TABLE)
     assert (one and one.verdict) is verdict
     assert one is None or words in f"{one.reason} {one.remedy}"
 
@@ -164,7 +163,7 @@ def test_ours_stands_beside_theirs_in_a_table_with_the_count(capsys):
     figures = {"one": claims.ClaimFigure(0.5, 0.4, 0.6), "two": claims.ClaimFigure(0.1)}
     some = claim(point("one"), point("two", ClaimRule.AT_LEAST), point("six"))
     tried = claims.ClaimOutcome.of(some, claims.ClaimFindings(figures, ["a note"], [behind]), 1.0)
-    cells = [each[2:5] for each in view.points(tried.to_dict())]
+    cells = [(*row[2:4], row[4].value) for row in view.points(tried.to_dict()).rows]
     two, six = ("0.1", "", "does not hold"), ("–", "", "no figure")
     assert cells == [("0.5", "[0.4, 0.6]", "holds"), two, six]
     other = claims.ClaimOutcome(claim(name="other"), NOT_RUN, "[red]it[/] died", "[/bold]")

@@ -83,25 +83,22 @@ def test_what_the_key_bias_costs_is_what_leaving_it_out_saves(
     assert figure.value == pytest.approx(1 - share, abs=1e-6)
 
 
-def grows(linear, width=None):
+def grows(linear):
     """The one form grows with this power of the length, the other with its square."""
 
     def seconds(label, problem):
-        n, d = problem.kv_len, width or problem.head_dim
+        n, d = problem.kv_len, problem.head_dim
         return 1e-9 * (n**linear * d**2 if label == "linear.identity" else n**2 * d * 2)
 
     return seconds
 
 
-def test_orders_are_told_from_times_and_where_they_cross_is_a_bracket(tried):
-    """d² n against 2 d n²: they cross at n = d / 2."""
+def test_orders_are_told_from_times(tried):
+    """d² n against 2 d n²."""
     one = tried("reassociated", grows(1))
     assert one.verdict is ClaimVerdict.REPRODUCED
     names = ("re-associated", "scores first", "width")
     assert [one.findings.figures[x].value for x in names] == pytest.approx([1, 2, 2])
-    assert "linear.identity (its own operator, not softmax) is faster" in one.findings.notes[0]
-    (note,) = tried("reassociated", grows(1, 640)).findings.notes
-    assert "not softmax) between 320 and" in note or "between 304 and" in note
     wrong = tried("reassociated", grows(2))
     assert wrong.verdict is ClaimVerdict.NOT_REPRODUCED
     assert "re-associated" in wrong.reason
@@ -120,8 +117,7 @@ def test_mechanisms_refute_the_claim_only_where_they_are_fast_and_as_good(tried)
     assert one.verdict is ClaimVerdict.REPRODUCED
     table, shares = one.findings.tables
     assert shares.rows[-1] == [8192, 0.0, 1.0]
-    assert len(table.rows) == len(one.findings.notes) == len(efficient.MECHANISMS)
-    assert "linformer (approximates softmax) overtakes sdpa between" in one.findings.notes[0]
+    assert len(table.rows) == len(efficient.MECHANISMS)
     good = tried("low-rank", seconds)
     assert good.verdict is ClaimVerdict.NOT_REPRODUCED
     assert good.findings.figures["512"].value == 0.0  # too short for them
