@@ -6,7 +6,7 @@ from impls.spec import COMPILED, DEVICES, DTYPES, MASK_KINDS, NO_GRADIENT, Varia
 
 _HALF = ("bfloat16", "float16")
 _SDPA = "aten::_scaled_dot_product"
-_ALL = ("scale", "softcap")
+_ALL = ("scale", "softcap", "sinks")
 _TRITON: dict[str, Any] = {
     "devices": ("cuda",), "dtypes": ("float32", *_HALF), "masks": ("none", "causal", "window"),
     "value_dim": False, "head_dims": (1, 256), "requires": ("triton>=3.4", "sm>=80", "cc"),
@@ -68,7 +68,7 @@ ROWS = [
     ),
     _row(
         "sdpa", "scaled_dot_product_attention, torch's own choice", "sdpa:build", "unknown",
-        origin="torch", dropout=True, parameters=("scale",),
+        origin="torch", dropout=True, parameters=("scale", "sinks"),
     ),
     _row(
         "sdpa.math", "scaled_dot_product_attention, MATH forced", "sdpa:build_math", "sdpa_math",

@@ -45,23 +45,32 @@ def failing(row, p, attend, seed=3):
 
 def draw(p, seed=7):
     """q, k and v as leaves, in the problem's dtype."""
-    return [x.requires_grad_(p.gradients) for x in inputs(p, seed=seed)]
+    tensors = [*inputs(p, seed=seed)]
+    if p.sinks:
+        tensors.append(torch.linspace(-1, 2, p.heads, dtype=tensors[0].dtype))
+    return [x.requires_grad_(p.gradients) for x in tensors]
 
 
-def softmax(p, q, k, v):
+def softmax(p, q, k, v, sinks=None):
     """By the mask's own dense form; rows that see nothing give zeros."""
     visible = torch.from_numpy(p.mask.visible(p.shape))
     blind = ~visible.any(-1, keepdim=True)
-    scores = (q @ k.mT * p.scale).masked_fill(~(visible | blind), -torch.inf)
-    return (scores.softmax(-1) @ v).masked_fill(blind, 0.0)
+    scores = q @ k.mT * p.scale
+    if p.softcap:
+        scores = p.softcap * torch.tanh(scores / p.softcap)
+    scores = scores.masked_fill(~(visible | blind), -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:3], 1)], -1)
+    return (scores.softmax(-1)[..., : p.kv_len] @ v).masked_fill(blind, 0.0)
 
 
 def check(p, attend, exact=softmax):
     """The output and, where there are any, the gradients, against float64, by the norm."""
     leaves = draw(p)
     twins = [x.detach().double().requires_grad_(p.gradients) for x in leaves]
-    out = attend(*leaves)
-    want = exact(p, twins[0], *(x.repeat_interleave(p.group, 1) for x in twins[1:]))
+    out = attend(*leaves[:3], **({"sinks": leaves[3]} if p.sinks else {}))
+    by_head = (x.repeat_interleave(p.group, 1) for x in twins[1:3])
+    want = exact(p, twins[0], *by_head, *twins[3:])
     pairs = [(out, want)]
     if p.gradients:
         dout = torch.randn(want.shape, generator=torch.Generator().manual_seed(8)).to(out.dtype)

@@ -74,6 +74,22 @@ def test_flash_is_softmax_attention(mask, changes, dtype, fused):
 
 
 @pytest.mark.parametrize(
+    "settings", [{"softcap": 2.0}, {"sinks": True}, {"scale": 1.0, "softcap": 5.0, "sinks": True}],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("dtype", WAYS)
+@pytest.mark.parametrize("mask", ["causal", "window:9,4"])
+def test_flash_takes_a_scale_a_soft_cap_and_sinks(mask, dtype, fused, settings):
+    p = problem(mask, dtype=dtype, batch=2, heads=4, kv_heads=2, **settings)
+    blocks = {**BLOCKS, "queries": ""} if fused else BLOCKS
+    attend = build("triton.flash", p, **blocks, fused=fused)
+    check(p, attend)
+    if dtype == "float32":
+        assert checks.failing("triton.flash", p, attend) is None
+
+
+@pytest.mark.parametrize(
     ("steps", "can"),
     [
         ((480, 160, 16, 1), True),
