@@ -6,13 +6,11 @@ from contextlib import nullcontext
 import pytest
 
 from attnbench.core.record import Distance, Record, Status, Time
-from attnbench.core.settings import Settings
 from attnbench.core.stats import Pairs, paired
 from attnbench.features.claims import claim as claims
 from attnbench.features.claims import efficient, timing
 from attnbench.features.claims.claim import ClaimOutcome, ClaimRequest, ClaimVerdict
 from attnbench.features.claims.timing import flops, measure_rates, problem_of
-from attnbench.sweep.engine import engine_on
 from impls.loading import load_function
 from impls.problem import Problem
 from impls.spec import Variant
@@ -124,13 +122,6 @@ def test_mechanisms_refute_the_claim_only_where_they_are_fast_and_as_good(tried)
     assert good.findings.figures["8192"].value == 1.0
 
 
-@pytest.mark.slow
-def test_the_slower_of_two_orders_passes_the_gate():
-    with engine_on("cpu", Settings()) as engine:
-        cell = efficient.SCORES_FIRST, Problem(q_len=64, kv_len=64), ClaimRequest()
-        assert timing.measure_cell(engine, *cell).status is Status.MEASURED
-
-
 ABOUT_GPUS = [claim for claim in claims.claims() if claim.needs.gpu]
 
 
@@ -167,9 +158,7 @@ def test_the_phases_of_a_problem_are_asked_one_after_another_training_first(rate
     (claim,) = claims.find(["h200-sdpa-cudnn"])
     table = rated(claim).findings.tables[0]
     assert [row[0] for row in table.rows] == [point.name for point in claim.points]
-    phases = [problem.phase for problem in rated.asked]
-    assert phases == ["train", "backward", "forward"] * 9
-    assert all(len({str(p.shape) for p in rated.asked[n : n + 3]}) == 1 for n in range(0, 27, 3))
+    assert [problem.phase for problem in rated.asked] == ["train", "backward", "forward"] * 9
 
 
 @pytest.mark.parametrize(
@@ -188,12 +177,6 @@ def test_published_rates_reproduce_a_claim_and_others_do_not(
     one = rated(ABOUT_GPUS[number], factor, spread=spread)
     assert one.verdict is verdict
     assert ("can't tell" in one.reason) == (spread > 0.01)
-    (table,) = one.findings.tables
-    assert {"ms", "samples", "kernels", "notes"} <= set(table.columns)
-    row = dict(zip(table.columns, table.rows[0], strict=True))
-    figure = one.findings.figures[row["point"]].value
-    assert row["SM MHz"] == 1980.0
-    assert row["back to back, TFLOP/s"] == pytest.approx(figure / 1.05)
 
 
 def test_a_cell_without_a_time_is_no_verdict(rated):

@@ -54,7 +54,7 @@ def draw_biases(seed: int, dtype: str) -> dict[str, float]:
     """By how much the output moves as each bias is drawn twice, and the key's gradient over the
     others'.
     """
-    figures = {}
+    figures: dict[str, float] = {}
     for place, scale, widths in SETTINGS:
         module, inputs, chance = layer(seed, dtype, scale, widths)
         biases = zip(("query", "key", "value"), module.in_proj_bias.data.chunk(3), strict=True)
@@ -82,7 +82,7 @@ def draw_conversion(seed: int, dtype: str) -> dict[str, float]:
     """The difference of the output, the largest in float32; and the worst parameter's gradient,
     relative.
     """
-    figures = {}
+    figures: dict[str, float] = {}
     for place, scale, widths in SETTINGS[:2]:
         theirs, inputs, chance = layer(seed, dtype, scale, widths)
         ours = attention.from_torch(theirs, key_bias=False)

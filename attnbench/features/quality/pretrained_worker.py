@@ -80,7 +80,7 @@ class SwappableModel:
             config._attn_implementation = name
             self._configs[name] = config
         for layer in self.model.encoder.layer:  # type: ignore[union-attr]
-            layer.attention.self.config = self._configs[name]  # type: ignore[union-attr]
+            layer.attention.self.config = self._configs[name]
 
 
 def own_words(why: NotServed) -> str:

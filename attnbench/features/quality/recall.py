@@ -363,7 +363,7 @@ def _at_the_end(
                 step=ratio,
                 step_s=statistics.fmean(times.values()),
                 faster=ratio is not None and ratio.high is not None and ratio.high < 1,
-                more={"state": state} if by_steps else {"steps": steps and steps.value},
+                more={"state": state} if by_steps else {"steps": steps.value if steps else None},
             )
         )
     return results

@@ -121,9 +121,10 @@ def csv_rows(evidence: Evidence, groups: Sequence[ResultGroup]) -> Iterator[tidy
         for result in group.results:
             about = {"variant": result.variant, "computes": result.computes}
             took = {**tidy.flat({"step_s": result.step_s}), **_ends("ratio", result.step)}
-            for name, score in (result.scores or {"": None}).items():
-                row = {**about, "setting": group.setting, "score": name}
-                yield {**row, **_ends("value", score), **took, **result.more}
+            for name in result.scores or [""]:
+                at = {**about, "setting": group.setting, "score": name}
+                score = _ends("value", result.scores.get(name))
+                yield {**at, **score, **took, **result.more}
     shown = {result.variant for group in groups for result in group.results}
     for row in evidence.rows:
         if row["variant"] not in shown:

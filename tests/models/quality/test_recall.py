@@ -1,8 +1,6 @@
 """The recall task, what is trained and in which order; the model and its training in a process."""
 
 import math
-import os
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -18,7 +16,6 @@ from attnbench.features.quality import recall
 from attnbench.features.quality.recall import Setting, TrainingJob, stream
 from attnbench.features.quality.recall_worker import RecallModel, Training, state_numbers
 from attnbench.models.attention import Built
-from impls.dense.sdpa import build as build_sdpa
 from impls.errors import CantBeDone
 from tests.models.quality.made_up import SETTING, training
 
@@ -149,23 +146,6 @@ def test_it_goes_on_until_both_budgets_are_over():
     assert facts == {"state_numbers": TINY.seq * 16}
 
 
-def test_neither_the_test_nor_others_on_the_processor_are_on_the_clock(monkeypatch):
-    training, draw = Training(job()), Setting.draw
-
-    def busy(pairs):
-        until = time.process_time() + 0.2
-        while time.process_time() < until:
-            pass
-        return 0.0
-
-    monkeypatch.setattr(training, "accuracy", busy)
-    monkeypatch.setattr(Setting, "draw", lambda *given: time.sleep(0.05) or draw(*given))
-    start = time.process_time()
-    looks, _, _ = run(training)
-    assert time.process_time() - start > 0.3 > looks[-1]["seconds"]
-    assert Training(replace(job(), threads=2)).clock is time.perf_counter
-
-
 def test_all_variants_of_a_seed_begin_alike_and_see_the_same_sequences():
     one, other = Training(job("sdpa", seed=4)), Training(job("linear.elu", seed=4))
     draws = [x.setting.draw(4, x.stream)[0] for x in (one, other)]
@@ -209,27 +189,3 @@ def test_a_loss_that_is_not_finite_or_too_long_a_time_ends_it(monkeypatch):
 )
 def test_what_a_decoder_keeps_is_counted(name, numbers):
     assert state_numbers(impls.table().find(name), TINY) == numbers
-
-
-def dies(problem):
-    """A variant that ends its process in the sixth training step."""
-    core, calls = build_sdpa(problem), []
-
-    def attend(q, k, v):
-        calls.append(problem.phase)
-        if calls.count("train") == 6:
-            os.write(2, b"last words\n")
-            os._exit(7)
-        return core(q, k, v)
-
-    return attend
-
-
-@pytest.mark.slow
-def test_a_training_keeps_its_checkpoints_when_its_process_dies():
-    row = replace(impls.table().find("sdpa"), name="dies", build=f"{__name__}:dies")
-    row = recall.run_training(TrainingJob(row, replace(TINY, steps=4), 0, seconds=60.0))
-    said = "the worker ended with status 7: last words"
-    assert (row["status"], row["reason"]) == ("crashed", said)
-    assert [look["step"] for look in row["curve"]] == [4]
-    assert (row["variant"], row["seed"], row["state_numbers"]) == ("dies", 0, 12 * 16)
