@@ -75,14 +75,6 @@ def test_the_conclusions_of_recall_are_in_its_json(call, trained):
     assert found["made"]["seeds"] == [0, 1, 2] and "flash_attn2 is not trained: un" in err
 
 
-def test_ctrl_c_keeps_the_trainings_that_are_done(call, trained, kept):
-    trained["sdpa", 1] = trained["linear.elu", 1] = KeyboardInterrupt()
-    status, _, err = call("recall", "--preset", "cpu", "linear.elu", "--seeds", 9)
-    assert status == 130 and "these results are incomplete" in err
-    found = json.loads(kept("recall").read_text())
-    assert found["made"]["stopped"] and [row["seed"] for row in found["rows"]] == [0, 0]
-
-
 def test_other_or_damaged_evidence_is_refused(call, trained, kept):
     call("recall", "--preset", "cpu", "sdpa", "--seeds", 2)
     file = kept("recall")

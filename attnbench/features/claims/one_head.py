@@ -43,5 +43,5 @@ def measure_equality(request: ClaimRequest) -> ClaimFindings:
         equal = [bool((attend(*each, 1) == attend(*each, HEADS)).all()) for each in draws]
         shares[f"{kind} equal"] = sum(equal) / count
     figures = {name: ClaimFigure(share) for name, share in shares.items()}
-    table = ClaimTable("shares of draws", ["figure", "share"], [*map(list, shares.items())])
+    table = ClaimTable("shares of draws", ["figure", "share"], [*shares.items()])
     return ClaimFindings(figures, (), [table])
