@@ -11,11 +11,9 @@ A lead counts where the intervals of both times are apart by more than the run's
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -26,9 +24,8 @@ if str(ROOT) not in sys.path:
 
 from attnbench.core.evidence import evidence_of, read_evidence  # noqa: E402
 from attnbench.core.record import Record, Time  # noqa: E402
-from attnbench.features.quality import model_results  # noqa: E402
-from attnbench.features.quality import recall_view as recall  # noqa: E402
-from attnbench.features.quality.model_view import format_cosine  # noqa: E402
+from attnbench.features.quality import model, real, recall  # noqa: E402
+from attnbench.features.quality.task import Interval, Result, Standing  # noqa: E402
 from attnbench.features.report.contents import commands  # noqa: E402
 from attnbench.report.scenes import Scene, gather, scenes  # noqa: E402
 
@@ -36,14 +33,16 @@ MACHINE = ROOT / "results" / "amd-epyc-2c"
 RUN = "20261123-021508"
 PAGE = ROOT / "docs" / "answer.md"
 WINDOW = "window:127,0"
-PAIRS_OF_RECALL = 32
+PAIRS = 32
+LEVELS = (0.999, 0.99, 0.95, 0.9)
+"""Of the median cosine."""
 HALF, LITTLE = 0.5, 0.2
 """A cosine, and a share of what softmax does beyond averaging."""
 RECALLED = {
-    "sdpa": recall.REACHES,
-    "linear.elu": recall.SHORT,
-    "performer?features=64": recall.SHORT,
-    "dilated?dilation=1&width=32": recall.SHORT,
+    "sdpa": Standing.KEEPS,
+    "linear.elu": Standing.LACKS,
+    "performer?features=64": Standing.LACKS,
+    "dilated?dilation=1&width=32": Standing.LACKS,
 }
 """What other seeds say too, which is why the page says no more."""
 Ratio = tuple[float, float, float]
@@ -132,15 +131,13 @@ class Data:
         self.scenes = scenes([self.run])
         kinds = ("reproduce", "recall", "model", "real")
         self.evidence = {k: read_evidence(next(evidence_of(machine, k))) for k in kinds}
-        self.original = self.evidence["model"].made["original"]
-        rows = [model_results.summarize(r, self.original) for r in self.evidence["model"].rows]
-        rows = model_results.with_ranks(rows, self.original)
-        (*_, self.model_length) = model_results.lengths_of(rows)
-        self.points = {p.variant: p for p in model_results.points(rows, self.model_length)}
-        self.levels = model_results.levels_of(list(self.points.values()))
-        """The fastest at each quality, at the longest text whose step was timed."""
-        results = self.evidence["recall"]
-        self.recalls = recall.recall_results(results.rows, results.made["baseline"])
+        *_, group = model.results(self.evidence["model"])
+        self.points = {r.variant: r for r in group.judged() if r.step}
+        self.floor = next(r.step for r in group.results if r.variant == model.NO_ATTENTION)
+        self.levels = {level: group.keepers(level) for level in LEVELS}
+        """The fastest first, at the longest text whose step was timed."""
+        self.by_steps, self.by_time = recall.results(self.evidence["recall"])
+        (self.skills,) = real.results(self.evidence["real"])
 
     def speed(self, phase: str, mask: str = "none") -> Speed:
         """A regime of the run."""
@@ -162,33 +159,51 @@ class Data:
 
     def skill(self, variant: str) -> tuple[float, float] | None:
         """The least and the most skill on the layers of the trained model."""
-        skills = [
-            row["skill"]
-            for row in self.evidence["real"].rows
-            if row["variant"] == variant
-            and row["source"].startswith("layer")
-            and row["skill"] is not None
-        ]
-        return (min(skills), max(skills)) if skills else None
-
-    def floor(self) -> Mapping[str, Any]:
-        """A step without any attention, against the original's."""
-        (*_, last) = self.original["floor"]
-        return dict(last["comparison"])
+        for result in self.skills.results:
+            if result.variant == variant:
+                layers = result.scores[self.skills.score]
+                return layers.low or 0.0, layers.high or 0.0
+        return None
 
     def model_rows(self) -> Iterator[tuple[str, str, str, str]]:
         """What is not exact in the trained model, the nearest to the original first."""
-        for p in sorted(self.points.values(), key=lambda p: -p.cosine[0]):
-            if p.computes != "softmax":
-                cosine = "{} [{}, {}]".format(*map(format_cosine, p.cosine))
-                yield p.variant, p.computes, cosine, "{:.2f} [{:.2f}, {:.2f}]".format(*p.ratio)
+        for r in self.points.values():
+            if r.computes != "softmax" and r.step:
+                cosine = "{} [{}, {}]".format(*map(format_cosine, ends(r.scores["cosine"])))
+                yield r.variant, r.computes, cosine, two(r.step)
+
+    def recall_rows(self) -> Iterator[tuple[str, ...]]:
+        """What was trained to recall, the best after the same steps first."""
+        late = {r.variant: r for r in self.by_time.results}
+        for r in self.by_steps.judged():
+            state, step = r.more["state"], r.step
+            assert state and step
+            cells = recall_cell(r), recall_cell(late[r.variant]), two(step), f"{state:,}"
+            yield r.variant, r.computes, *cells
 
 
-def recall_cell(result: recall.RecallResult, budget: str) -> str:
+def ends(interval: Interval) -> tuple[float, float, float]:
+    """The figure and both ends."""
+    assert interval.low is not None and interval.high is not None
+    return interval.value, interval.low, interval.high
+
+
+def two(interval: Interval) -> str:
+    """``1.07 [1.04, 1.12]``"""
+    return "{:.2f} [{:.2f}, {:.2f}]".format(*ends(interval))
+
+
+def format_cosine(value: float) -> str:
+    """``0.9876``, or ``> 0.9999``"""
+    return "> 0.9999" if value >= 0.99995 else f"{value:.4f}"
+
+
+def recall_cell(result: Result) -> str:
     """``86.5 ± 2.3``, with what is known of it."""
-    accuracy = result.accuracy[budget][PAIRS_OF_RECALL]
-    mark = {recall.REACHES: " ✓", recall.OPEN: " ?"}.get(accuracy.standing, "")
-    return f"{100 * accuracy.mean:.1f} ± {100 * accuracy.half:.1f}{mark}"
+    accuracy = result.scores[f"{PAIRS} pairs"]
+    value, low, high = ends(accuracy)
+    mark = {Standing.KEEPS: " ✓", Standing.OPEN: " ?"}.get(accuracy.standing(recall.LEVEL), "")
+    return f"{100 * value:.1f} ± {100 * max(high - value, value - low):.1f}{mark}"
 
 
 def share(skill: tuple[float, float] | float | None) -> str:
@@ -232,16 +247,17 @@ def claims(data: Data) -> Iterator[tuple[str, bool]]:
     for name, p in data.points.items():
         if p.computes == "its own operator":
             skill = data.skill(name)
-            yield f"{name} in a trained model ends below half", p.cosine[0] < HALF
+            yield f"{name} in a trained model ends below half", p.scores["cosine"].value < HALF
             yield f"{name} keeps little of softmax", skill is None or skill[1] < LITTLE
     for name in ("bigbird", "longformer"):
         yield f"{name} keeps most of softmax", (data.skill(name) or (0.0, 0.0))[0] > HALF
-    gains = any(level.keep and level.keep[0].faster for level in data.levels)
+    gains = any(keep and keep[0].faster for keep in data.levels.values())
     yield "nobody gains at any quality", not gains
-    recalls = {each.variant: each for each in data.recalls}
-    for budget, (name, standing) in product((recall.STEPS, recall.TIME), RECALLED.items()):
-        holds = recalls[name].accuracy[budget][PAIRS_OF_RECALL].standing == standing
-        yield f"{name} {standing} of recalling 99 % ({budget})", holds
+    for group in (data.by_steps, data.by_time):
+        recalls = {r.variant: r.scores[f"{PAIRS} pairs"] for r in group.results}
+        for name, standing in RECALLED.items():
+            holds = recalls[name].standing(recall.LEVEL) is standing
+            yield f"99 % of recall {standing} {name}, {group.setting}", holds
     for claim in ("reassociated", "sparse-long", "low-rank"):
         yield f"{claim} is reproduced", claim in data.claims("reproduced")
     yield "one claim was not reproduced", data.claims("not reproduced") == ["one-head"]
@@ -266,9 +282,8 @@ def new_page(machine: Path = MACHINE, run: str = RUN) -> str:
         train=data.speed("train"),
         window=data.speed("forward", WINDOW),
         window_train=data.speed("train", WINDOW),
-        recall_cell=recall_cell,
-        pairs=PAIRS_OF_RECALL,
-        budgets=(recall.STEPS, recall.TIME),
+        pairs=PAIRS,
+        two=two,
     )
 
 

@@ -225,7 +225,7 @@ def _claim(room: Room) -> list[str] | str:
         for each in claims.find([])
         if each.needs.gpu
         and "sdpa.cudnn" in each.needs.variants
-        and claims.lacking(each, machine, table, None) is None
+        and claims.lacking(each, machine, table) is None
     ]
     if room.tiny:
         words = ["key-bias-cost", "--points", "1", "--budget", "1"]

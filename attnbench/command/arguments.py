@@ -254,7 +254,6 @@ names NAME *: a claim, as --list names it; all if none
 --points N count: of a claim that is measured point by point, so many, spread over all of them
 --budget S seconds: for all that is timed; about four minutes for all claims if not given
 + tables
---embeddings FILE: word vectors in GloVe's format, for the claims about sentences: glove.6B.50d.txt
 --seed N seed: of all draws; 0 if not given
 --threads N count: 1 if not given
 --out DIR =results: where evidence is kept
@@ -268,13 +267,12 @@ variants VARIANT *: cores that are causal and train, and always sdpa; the preset
 --preset NAME: cpu (six variants, ten minutes on a core), cpu-quick, gpu; what is there if not given
 # the task and the model: the preset's if not given
 --pairs N,… numbers: pairs to recall, each a share of every batch
---seq N,… numbers: tokens of a sequence
---width N,… numbers: of the model: with one head, a linear state holds its square
+--seq N count: tokens of a sequence
+--width N count: of the model: with one head, a linear state holds its square
 # the training
 --seeds N count: trainings of each variant; fewer than 2 give no interval
 --seed N seed: the first of them; 0 if not given
 --steps N count: that all get
---seconds S seconds: that all get; what softmax attention takes for its steps if not given
 --threads N count: 1 if not given
 #
 --from FILE as:source: show what an earlier one found

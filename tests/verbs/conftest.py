@@ -1,6 +1,7 @@
 """Stand-ins for the processes that verbs ask, and ``attnbench choose`` as its users call it."""
 
 import math
+from dataclasses import asdict
 
 import pytest
 
@@ -9,6 +10,7 @@ from attnbench.core.record import Probed, Record, Status
 from attnbench.features.claims import trial
 from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimOutcome
 from attnbench.features.quality import pretrained, recall
+from attnbench.features.quality.task import variant_row
 from impls.problem import Problem
 from impls.spec import Variant
 from tests.calling import asked
@@ -84,9 +86,9 @@ def model(monkeypatch):
     answers = {}
 
     def messages(worker, question, limit_s):
-        if question["do"] == "capture":
-            yield {"captured": {"heads": 2, "head_dim": 8, "files": []}}
-        elif question["do"] == "original":
+        if question["answer"].endswith(":capture"):
+            yield {"heads": 2, "head_dim": 8, "files": []}
+        elif question["answer"].endswith(":original"):
             yield {"original": {n: original()[n] for n in ("tokens", "plain")}}
             yield {"floor": step(0.9)}
         else:
@@ -108,10 +110,10 @@ def trained(monkeypatch):
         share = shares.get((job.variant.label, job.seed), shares.get(job.variant.label, 0.5))
         if isinstance(share, BaseException):
             raise share
-        row = recall.training_row(job.variant, job.setting, job.seed, job.seconds)
+        about = {"setting": asdict(job.setting), "seed": job.seed, "state_numbers": None}
         right = dict.fromkeys(job.setting.pairs, share)
         checkpoint = look(job.setting.steps, right, 2.0, in_time=bool(job.seconds))
-        return {**row, "status": "trained", "curve": [checkpoint]}
+        return {**variant_row(job.variant, "trained"), **about, "curve": [checkpoint]}
 
     monkeypatch.setattr(recall, "run_training", run)
     return shares
@@ -154,7 +156,7 @@ def made_up(monkeypatch, worker, model, trained, published, tmp_path):
         monkeypatch.setattr(place, name, stepping(getattr(place, name)))
     model["sdpa"] = model["topk"] = [{"status": "refused", "reason": "not in this model"}]
     worker.answer = stepping(answered)
-    monkeypatch.setattr("attnbench.features.quality.verb.LocalEngine", worker)
+    monkeypatch.setattr("attnbench.features.quality.real.LocalEngine", worker)
     folder = tmp_path / "results" / "box" / "one"
     runs.written(folder, [runs.timed("sdpa", 1e-3), runs.timed("matmul", 3e-3)])
     monkeypatch.chdir(tmp_path)

@@ -267,7 +267,7 @@ def test_a_comment_on_a_pull_request_says_it_too(call):
 
 
 def test_an_answer_without_a_row_is_a_sentence_and_no_empty_table(place, monkeypatch):
-    monkeypatch.setattr("attnbench.features.quality.recall_view.by_setting", lambda _: [])
+    monkeypatch.setattr("attnbench.features.quality.view.csv_rows", lambda *_: [])
     file = ROOT / "results/amd-epyc-2c/evidence/20261123-002918-recall.json"
     status, out, err = asked("quality", "recall", "--from", str(file), "--csv")
     assert (status, out) == (2, "") and "there is no row for a table" in err

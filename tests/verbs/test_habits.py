@@ -165,7 +165,7 @@ SHOWN = {
     "quality model sdpa topk": "topk",
     "quality real mean_v linear.elu": "mean_v on normal",
     "quality recall --preset cpu-quick": "linear.elu, seed 1",
-    "reproduce words-small words-tables": "words-tables",
+    "reproduce words-small words-identity": "words-identity",
     "check sdpa matmul --seq 16,32": "sdpa b1",
     "run sdpa matmul --seq 16,32 --phase forward --no-report": "sdpa b1",
 }

@@ -49,12 +49,10 @@ class Needs(Struct, frozen=True):
     requires: tuple[str, ...] = ()
     """Distributions, as in a row of the table: ``torch>=2.9``."""
     variants: tuple[str, ...] = ()
-    embeddings: bool = False
 
     def __str__(self) -> str:
         gpu = [f"an NVIDIA {self.gpu}"] if self.gpu else []
-        file = ["--embeddings FILE"] if self.embeddings else []
-        return ", ".join([*gpu, *self.requires, *self.variants, *file])
+        return ", ".join([*gpu, *self.requires, *self.variants])
 
 
 class ClaimPoint(Struct, frozen=True):
@@ -93,12 +91,15 @@ class Claim(Struct, frozen=True):
     """The test in words, and which thresholds are ours."""
     points: tuple[ClaimPoint, ...]
     measure: str
-    """Dotted path of ``measure(request) -> findings``: ``package.module:function``."""
+    """Dotted path of ``measure(request) -> findings``; with draws, of ``draw(seed, dtype) ->
+    figures by name``: ``package.module:function``."""
     needs: Needs = Needs()
     minutes: float = 0.04
     """About how long it takes; of a timed claim, the time that it gets by default."""
     timed: bool = False
     """Its figures are times, measured by workers in as much time as there is."""
+    draws: int = 0
+    """The draws whose median counts, in float32 and in float64."""
 
     def of_points(self, most: int) -> Claim:
         """The claim by so many of its points, spread over all; as it is where it has no more, or
@@ -185,7 +186,6 @@ class ClaimRequest(Struct, frozen=True):
     seed: int = 0
     threads: int = 1
     seconds: float = 30.0
-    embeddings: str | None = None
 
 
 class ClaimFigure(Struct, frozen=True):
@@ -230,12 +230,10 @@ def medians_of(draws: Mapping[str, Sequence[Mapping[str, float]]]) -> ClaimFindi
     figures, rows = dict[str, ClaimFigure](), list[Cells]()
     for key, some in draws.items():
         for name in some[0]:
-            values = [draw[name] for draw in some]
-            s = summary(values)
+            s = summary([draw[name] for draw in some])
             figures[key.format(name)] = ClaimFigure(s.median, s.low, s.high)
-            ends = s.median, s.low, s.high, min(values), max(values)
-            rows.append([key.format(name), len(values), *ends])
-    columns = ["figure", "draws", "median", "from", "to", "least", "most"]
+            rows.append([key.format(name), len(some), s.median, s.low, s.high])
+    columns = ["figure", "draws", "median", "from", "to"]
     return ClaimFindings(figures, (), [ClaimTable("medians of draws", columns, rows)])
 
 
@@ -324,9 +322,7 @@ class ClaimOutcome(Struct, frozen=True):
         }
 
 
-def lacking(
-    claim: Claim, machine: Machine, table: impls.Table, embeddings: str | None
-) -> ClaimOutcome | None:
+def lacking(claim: Claim, machine: Machine, table: impls.Table) -> ClaimOutcome | None:
     """The outcome of a claim that can't be tried here; None for one that can."""
     needs, verdict, reason, remedy = claim.needs, ClaimVerdict.NOT_RUN, "", ""
     rows = [table.find(name) for name in needs.variants]
@@ -339,10 +335,4 @@ def lacking(
         reason, remedy = "the torch installed here has no CUDA", "install a CUDA build of it"
     elif missing := next(filter(None, (why_not(row, machine) for row in wholes)), None):
         reason, remedy = missing.reason, missing.remedy
-    elif needs.embeddings and embeddings is None:
-        reason = "its figures are of GloVe's word vectors, and no file of them was given"
-        remedy = (
-            f"get glove.6B.50d.txt and run 'attnbench reproduce {claim.name} --embeddings "
-            "glove.6B.50d.txt'"
-        )
     return ClaimOutcome(claim, verdict, reason, remedy) if reason else None

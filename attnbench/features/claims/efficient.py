@@ -5,7 +5,7 @@ claim's limit the power lies, the logarithm of their ratio. Over three doublings
 
 Low rank: a mechanism improves at a length where, by its cells, it is faster than torch's own
 attention by more than the margin of unpaired times, and its skill is half or more on one of three
-kinds of inputs. Where it overtakes is searched by pairs.
+kinds of inputs.
 """
 
 from __future__ import annotations
@@ -17,13 +17,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import impls
-from attnbench.answer.crossover import CrossoverSearch, pairs_by
-from attnbench.answer.search import take_looks
 from attnbench.core.settings import Settings
 from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, ClaimTable
-from attnbench.features.claims.timing import MARGIN, cell_of, compare, measure_cell
-from attnbench.sweep.engine import LocalEngine, engine_on
-from impls.errors import CantBeDone
+from attnbench.features.claims.timing import cell_of, compare, measure_cell
+from attnbench.sweep.engine import engine_on
 from impls.problem import Problem
 from impls.spec import Variant
 
@@ -49,7 +46,7 @@ LENGTHS, SHORTER = (2048, 4096, 8192, 16384), (256, 512, 1024, 2048)
 """With all scores first there is a matrix of them, so they are not tried as far."""
 WIDTHS = (32, 64, 128, 256)
 LIMITS = {"re-associated": 1.5, "width": 2.5, "scores first": 1.5}
-PAIRS_SHARE, CROSSING_SHARE = 0.5, 0.3
+PAIRS_SHARE = 0.7
 
 
 def build(problem: Problem, normalise: bool, chunk: int) -> Attend:
@@ -64,9 +61,9 @@ def build(problem: Problem, normalise: bool, chunk: int) -> Attend:
 
 
 def measure_growth(request: ClaimRequest) -> ClaimFindings:
-    """Powers of the length and of the width, the ratio at a long length, and the crossover."""
+    """Powers of the length and of the width, and the ratio at a long length."""
     quick, slow = impls.table().find("linear.identity"), SCORES_FIRST
-    each_s, crossing_s = PAIRS_SHARE * request.seconds / 10, CROSSING_SHARE * request.seconds
+    each_s = PAIRS_SHARE * request.seconds / 10
     series: list[tuple[str, Variant, Mapping[int, Problem]]] = [
         ("re-associated", quick, {n: _problem(n, HEADS) for n in LENGTHS}),
         ("width", quick, {d: _problem(LONG, HEADS, d) for d in WIDTHS}),
@@ -86,11 +83,9 @@ def measure_growth(request: ClaimRequest) -> ClaimFindings:
             figures[name] = _mean_power(ratios)
         cells = cell_of(quick, _problem(LONG, HEADS)), cell_of(slow, _problem(LONG, HEADS))
         figures["ratio"], _, _ = compare(engine, *cells, request, each_s)
-        search = CrossoverSearch(quick, slow, _problem(64, HEADS), (16, 1024))
-        note = _crossing(search, engine, request.seed, crossing_s)
     columns = ["series", "size", "ms", "ms at its double", "power", "from", "to", "pairs"]
     table = ClaimTable("a size against its double", columns, rows)
-    return ClaimFindings(figures, [note], [table])
+    return ClaimFindings(figures, (), [table])
 
 
 def _mean_power(ratios: Sequence[ClaimFigure]) -> ClaimFigure:
@@ -100,13 +95,6 @@ def _mean_power(ratios: Sequence[ClaimFigure]) -> ClaimFigure:
     ends = zip(*((ratio.value or 1.0, *ratio.interval) for ratio in ratios), strict=True)
     value, low, high = (fmean(map(log2, end)) for end in ends)
     return ClaimFigure(value, low, high)
-
-
-def _crossing(search: CrossoverSearch, engine: LocalEngine, seed: int, seconds: float) -> str:
-    """The crossover in a sentence, by pairs in so many seconds."""
-    for _ in take_looks([search], pairs_by(engine, seed, MARGIN), seconds):
-        pass
-    return f"by pairs: {search.sentence()}"
 
 
 def _problem(n: int, heads: int = 1, width: int = 64, inputs: str = "normal") -> Problem:
@@ -119,16 +107,14 @@ MECHANISMS = ("linformer", "nystrom", "performer", "rfa", "skyformer", "lsh", "r
 """Five of low rank; two that infer which pairs matter."""
 TIMED_AT, SKILL_AT = (512, 2048, 8192), 1024
 INPUTS = ("normal", "peaky", "equal_keys")
-BETWEEN = (256, 8192)
 LEAST_LEAD, LEAST_SKILL = 0.05, 0.5
-CELLS_SHARE, SEARCH_SHARE = 0.15, 0.5
+CELLS_SHARE = 0.6
 
 
 def measure_low_rank(request: ClaimRequest) -> ClaimFindings:
     """At each length, the share of mechanisms that improve."""
     names, find = (EXACT, *MECHANISMS), impls.table().find
     cell_s = CELLS_SHARE * request.seconds / (len(TIMED_AT) * len(names))
-    search_s = SEARCH_SHARE * request.seconds / len(MECHANISMS)
     times, skills = dict[tuple[str, int], float](), dict[tuple[str, str], float]()
     notes: list[str] = []
     with engine_on("cpu", Settings(threads=request.threads)) as engine:
@@ -146,13 +132,6 @@ def measure_low_rank(request: ClaimRequest) -> ClaimFindings:
                 notes.append(f"{name}: {inputs}: {record.status}: {why}")
             else:
                 skills[name, inputs] = record.distance.skill
-        for name in MECHANISMS:
-            try:
-                problem = _problem(BETWEEN[0])
-                search = CrossoverSearch(find(EXACT), find(name), problem, BETWEEN)
-                notes.append(_crossing(search, engine, request.seed, search_s))
-            except CantBeDone as error:
-                notes.append(f"{name}: {error}")
     as_good = {name for (name, _), skill in skills.items() if skill >= LEAST_SKILL}
     over = {(k, n): s / times[EXACT, n] for (k, n), s in times.items() if (EXACT, n) in times}
     figures, shares = dict[str, ClaimFigure](), list[Any]()

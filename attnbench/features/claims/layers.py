@@ -6,8 +6,8 @@ h heads, i channels of a head, E width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import tomllib
+from collections.abc import Mapping
 from math import sqrt
 from typing import Any
 
@@ -15,10 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, medians_of
+from attnbench.features.claims.claim import DATA
+from impls import table
+from impls.loading import load_function
+from impls.problem import Problem
 
-CLOUDS, POINTS, CLOUD_WIDTH, CLOUD_HEADS, CLOUD_DRAWS = 8, 80, 12, 2, 21
-TOKENS, WIDTH, INNER, HEADS, BATCH, DRAWS = 100, 64, 128, 4, 10, 11
+CLOUDS, POINTS, CLOUD_WIDTH, CLOUD_HEADS = 8, 80, 12, 2
+TOKENS, WIDTH, INNER, HEADS, BATCH = 100, 64, 128, 4, 10
+PRINTED: Mapping[str, Any] = tomllib.loads(DATA.read_text())["words"]
+"""Three words of four numbers, with the output and the weights that a notebook prints."""
+VECTORS = (11, 50)
 Array = np.ndarray[Any, Any]
 
 
@@ -55,41 +61,30 @@ def norm(z: Array, eps: float) -> Array:
     return centred / np.sqrt(z.var(-1, keepdims=True) + np.asarray(eps, z.dtype))
 
 
-def _against_torch(
-    request: ClaimRequest, count: int, differences: Callable[[torch.dtype], dict[str, float]]
-) -> ClaimFindings:
-    """The median of each difference in both dtypes."""
-    draws: dict[str, list[dict[str, float]]] = {"{}": [], "{} float64": []}
-    for n in range(count):
-        for key, dtype in zip(draws, (torch.float32, torch.float64), strict=True):
-            torch.manual_seed(request.seed + n)  # torch's modules draw their own weights
-            draws[key].append(differences(dtype))
-    return medians_of(draws)
+def draw_einsum(seed: int, dtype: str) -> dict[str, float]:
+    """The relative norm of the difference."""
+    torch.manual_seed(seed)  # torch's modules draw their own weights
+    kind = getattr(torch, dtype)
+    x = torch.randn(CLOUDS, POINTS, CLOUD_WIDTH, dtype=kind)
+    theirs = nn.MultiheadAttention(
+        CLOUD_WIDTH, CLOUD_HEADS, bias=False, batch_first=True, dtype=kind
+    )
+    with torch.no_grad():
+        q, k, v = theirs.in_proj_weight.chunk(3)
+        ours = by_einsum(x, q, k, v, theirs.out_proj.weight, CLOUD_HEADS)
+        return {"output": float((theirs(x, x, x)[0] - ours).norm() / ours.norm())}
 
 
-def measure_einsum(request: ClaimRequest) -> ClaimFindings:
-    """The relative norm of the difference, in both dtypes."""
-
-    def differences(dtype: torch.dtype) -> dict[str, float]:
-        x = torch.randn(CLOUDS, POINTS, CLOUD_WIDTH, dtype=dtype)
-        theirs = nn.MultiheadAttention(
-            CLOUD_WIDTH, CLOUD_HEADS, bias=False, batch_first=True, dtype=dtype
-        )
-        with torch.no_grad():
-            q, k, v = theirs.in_proj_weight.chunk(3)
-            ours = by_einsum(x, q, k, v, theirs.out_proj.weight, CLOUD_HEADS)
-            return {"output": float((theirs(x, x, x)[0] - ours).norm() / ours.norm())}
-
-    return _against_torch(request, CLOUD_DRAWS, differences)
+def _causal(dtype: str) -> Tensor:
+    return torch.full((TOKENS, TOKENS), -torch.inf, dtype=getattr(torch, dtype)).triu(1)
 
 
-def _causal(dtype: torch.dtype) -> Tensor:
-    return torch.full((TOKENS, TOKENS), -torch.inf, dtype=dtype).triu(1)
-
-
-def _layer(dtype: torch.dtype, batch: int = 1, heads: int = 1) -> dict[str, float]:
-    x, mask = torch.randn(batch, TOKENS, WIDTH, dtype=dtype), _causal(dtype)
-    theirs = nn.MultiheadAttention(WIDTH, heads, bias=False, batch_first=True, dtype=dtype)
+def draw_one(seed: int, dtype: str, batch: int = 1, heads: int = 1) -> dict[str, float]:
+    """The norms of the differences: one head, one sequence."""
+    torch.manual_seed(seed)
+    kind, mask = getattr(torch, dtype), _causal(dtype)
+    x = torch.randn(batch, TOKENS, WIDTH, dtype=kind)
+    theirs = nn.MultiheadAttention(WIDTH, heads, bias=False, batch_first=True, dtype=kind)
     with torch.no_grad():
         out, weights = theirs(x, x, x, attn_mask=mask)
         in_w, out_w = theirs.in_proj_weight.numpy(), theirs.out_proj.weight.numpy()
@@ -100,45 +95,97 @@ def _layer(dtype: torch.dtype, batch: int = 1, heads: int = 1) -> dict[str, floa
     }
 
 
-def measure_one(request: ClaimRequest) -> ClaimFindings:
-    """One head, one sequence."""
-    return _against_torch(request, DRAWS, _layer)
-
-
-def measure_heads(request: ClaimRequest) -> ClaimFindings:
+def draw_heads(seed: int, dtype: str) -> dict[str, float]:
     """Four heads."""
-    return _against_torch(request, DRAWS, partial(_layer, heads=HEADS))
+    return draw_one(seed, dtype, heads=HEADS)
 
 
-def measure_batched(request: ClaimRequest) -> ClaimFindings:
+def draw_batched(seed: int, dtype: str) -> dict[str, float]:
     """One head, ten sequences; and that one matrix needs no batched product."""
-    findings = _against_torch(request, DRAWS, partial(_layer, batch=BATCH))
-    chance = np.random.default_rng(request.seed)
+    chance = np.random.default_rng(seed)
     b, c = chance.standard_normal((10, 3, 5, 4)), chance.standard_normal((4, 3))
     stacked = (b.reshape(-1, 4) @ c).reshape(10, 3, 5, 3)
-    off = ClaimFigure(float(abs((b @ c - stacked).sum())))
-    return ClaimFindings({**findings.figures, "stacked": off}, (), findings.tables)
+    return {**draw_one(seed, dtype, BATCH), "stacked": float(abs((b @ c - stacked).sum()))}
 
 
-def measure_block(request: ClaimRequest) -> ClaimFindings:
+def draw_block(seed: int, dtype: str) -> dict[str, float]:
     """A whole transformer block, as it is begun, and with norms whose scales have moved."""
+    torch.manual_seed(seed)
+    kind, mask = getattr(torch, dtype), _causal(dtype)
+    x_bnE = torch.randn(1, TOKENS, WIDTH, dtype=kind)
+    theirs = nn.TransformerEncoderLayer(
+        WIDTH, HEADS, INNER, dropout=0.0, batch_first=True, dtype=kind
+    )
+    with torch.no_grad():
+        for linear in (theirs.linear1, theirs.linear2):
+            linear.bias.zero_()
+        inner, eps, x = theirs.self_attn, theirs.norm1.eps, x_bnE.numpy()
+        in_w, out_w = inner.in_proj_weight.numpy(), inner.out_proj.weight.numpy()
+        z = norm(x + attention(x, in_w, out_w, mask.numpy(), HEADS)[0], eps)
+        one, two = theirs.linear1.weight.numpy(), theirs.linear2.weight.numpy()
+        ours = norm(z + np.maximum(z @ one.T, 0) @ two.T, eps)
+        block = float(np.linalg.norm(ours - theirs(x_bnE, mask).numpy()))
+        theirs.norm2.weight.uniform_(0.75, 1.25)
+        moved = float(np.linalg.norm(ours - theirs(x_bnE, mask).numpy()))
+    return {"block": block, "moved": moved}
 
-    def differences(dtype: torch.dtype) -> dict[str, float]:
-        x_bnE, mask = torch.randn(1, TOKENS, WIDTH, dtype=dtype), _causal(dtype)
-        theirs = nn.TransformerEncoderLayer(
-            WIDTH, HEADS, INNER, dropout=0.0, batch_first=True, dtype=dtype
-        )
-        with torch.no_grad():
-            for linear in (theirs.linear1, theirs.linear2):
-                linear.bias.zero_()
-            inner, eps, x = theirs.self_attn, theirs.norm1.eps, x_bnE.numpy()
-            in_w, out_w = inner.in_proj_weight.numpy(), inner.out_proj.weight.numpy()
-            z = norm(x + attention(x, in_w, out_w, mask.numpy(), HEADS)[0], eps)
-            one, two = theirs.linear1.weight.numpy(), theirs.linear2.weight.numpy()
-            ours = norm(z + np.maximum(z @ one.T, 0) @ two.T, eps)
-            block = float(np.linalg.norm(ours - theirs(x_bnE, mask).numpy()))
-            theirs.norm2.weight.uniform_(0.75, 1.25)
-            moved = float(np.linalg.norm(ours - theirs(x_bnE, mask).numpy()))
-        return {"block": block, "moved": moved}
 
-    return _against_torch(request, DRAWS, differences)
+def _plain(x_bnE: Array) -> tuple[Array, Array]:
+    """Self-attention without projections: softmax(x x^T d^-1/2) x, and its weights."""
+    eye = np.eye(x_bnE.shape[-1])
+    out, weights = attention(x_bnE, np.tile(eye, (3, 1)), eye, np.zeros(()), 1)
+    return out[0], weights[0, 0]
+
+
+def draw_small(seed: int, dtype: str) -> dict[str, float]:
+    """Three words of four numbers: the formula, and the row ``matmul`` of the table, as printed."""
+    x_nE = np.array(PRINTED["input"], dtype)
+    out, weights = _plain(x_nE[None])
+    n, width = x_nE.shape
+    problem = Problem(heads=1, kv_heads=1, q_len=n, kv_len=n, head_dim=width, v_head_dim=width)
+    row = table().find("matmul")
+    tensor = torch.tensor(PRINTED["input"])[None, None]
+    of_row = load_function(row.build)(problem, **row.chosen)(tensor, tensor, tensor)[0, 0].numpy()
+    return {
+        "weights": _off(weights, "weights"),
+        "output": _off(out, "output"),
+        "row": _off(of_row, "output"),
+    }
+
+
+def _off(ours: Array, name: str) -> float:
+    """The largest difference from what is printed."""
+    return float(np.abs(ours - np.array(PRINTED[name])).max())
+
+
+def draw_identity(seed: int, dtype: str) -> dict[str, float]:
+    """torch's layer with identity projections against the print and the formula, and as it begins
+    against the formula.
+    """
+    torch.manual_seed(seed)
+    out, weights = by_torch(np.array(PRINTED["input"]), dtype)
+    x_nE = torch.randn(VECTORS, dtype=torch.float64).numpy()
+    truth, ours, begun = _plain(x_nE[None]), by_torch(x_nE, dtype), by_torch(x_nE, dtype, False)
+    return {
+        "weights": _off(weights, "weights"),
+        "output": _off(out, "output"),
+        "formula": max(_apart(a, b) for a, b in zip(ours, truth, strict=True)),
+        "begun": _apart(begun[1], truth[1]),
+    }
+
+
+def by_torch(x_nE: Array, dtype: str, identity: bool = True) -> tuple[Array, Array]:
+    """nn.MultiheadAttention with one head; its projections the identity, or as it begins."""
+    kind, width = getattr(torch, dtype), x_nE.shape[-1]
+    module = nn.MultiheadAttention(width, 1, bias=False, batch_first=True, dtype=kind)
+    tensor = torch.from_numpy(x_nE).to(kind)[None]
+    with torch.no_grad():
+        if identity:
+            module.in_proj_weight.copy_(torch.eye(width).repeat(3, 1))
+            module.out_proj.weight.copy_(torch.eye(width))
+        out, weights = module(tensor, tensor, tensor)
+    return out[0].double().numpy(), weights[0].double().numpy()
+
+
+def _apart(a: Array, b: Array) -> float:
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))

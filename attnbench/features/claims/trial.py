@@ -10,8 +10,14 @@ import msgspec
 
 from attnbench.core.process import Worker, WorkerLost
 from attnbench.core.process_child import Answers, serve
-from attnbench.features.claims import claim as claims
-from attnbench.features.claims.claim import Claim, ClaimOutcome, ClaimRequest, ClaimVerdict
+from attnbench.features.claims.claim import (
+    Claim,
+    ClaimFindings,
+    ClaimOutcome,
+    ClaimRequest,
+    ClaimVerdict,
+    medians_of,
+)
 from impls.errors import CantBeDone
 from impls.loading import load_function
 
@@ -33,7 +39,8 @@ def outcome(claim: Claim, request: ClaimRequest, limit_s: float | None = None) -
     start, answer, remedy = monotonic(), {}, ""
     limit_s = limit_s or LIMIT_S + TIMES * request.seconds * claim.timed
     arguments = msgspec.to_builtins(request)
-    question = {"measure": claim.measure, "torch": not claim.timed, "request": arguments}
+    about = {"measure": claim.measure, "draws": claim.draws, "torch": not claim.timed}
+    question = {**about, "request": arguments}
     with Worker(MODULE, request.threads, limited=False) as worker:
         try:
             answer = worker.ask(question, limit_s)
@@ -43,7 +50,7 @@ def outcome(claim: Claim, request: ClaimRequest, limit_s: float | None = None) -
     if "refusal" in answer:
         why, verdict = answer["refusal"], ClaimVerdict.NOT_RUN
         return ClaimOutcome(claim, verdict, why, remedy, took_s=took_s)
-    return ClaimOutcome.of(claim, msgspec.convert(answer["findings"], claims.ClaimFindings), took_s)
+    return ClaimOutcome.of(claim, msgspec.convert(answer["findings"], ClaimFindings), took_s)
 
 
 def _answer(question: dict[str, Any], _: Answers) -> dict[str, Any]:
@@ -53,9 +60,23 @@ def _answer(question: dict[str, Any], _: Answers) -> dict[str, Any]:
 
         apply(Settings(threads=request.threads))
     try:
-        return {"findings": msgspec.to_builtins(load_function(question["measure"])(request))}
+        findings = findings_of(question["measure"], request, question["draws"])
     except CantBeDone as error:
         return {"refusal": str(error)}
+    return {"findings": msgspec.to_builtins(findings)}
+
+
+def findings_of(measure: str, request: ClaimRequest, draws: int) -> ClaimFindings:
+    """What a measuring function gives; of one that draws, the medians in both dtypes."""
+    function = load_function(measure)
+    if not draws:
+        findings: ClaimFindings = function(request)
+        return findings
+    seeds = range(request.seed, request.seed + draws)
+    dtypes = {"{}": "float32", "{} float64": "float64"}
+    return medians_of(
+        {key: [function(seed, dtype) for seed in seeds] for key, dtype in dtypes.items()}
+    )
 
 
 if __name__ == "__main__":

@@ -60,10 +60,9 @@ def _run(command: argparse.Namespace, some: list[Claim]) -> tuple[list[ClaimOutc
     settings: dict[str, Any] = {
         "seed": command.seed or 0,
         "threads": pinned(command.threads or 1, machine),
-        "embeddings": command.embeddings,
     }
     check_writable(out, machine)
-    outcomes = [claims.lacking(claim, machine, table, command.embeddings) for claim in some]
+    outcomes = [claims.lacking(claim, machine, table) for claim in some]
     to_try = [claim for claim, outcome in zip(some, outcomes, strict=True) if outcome is None]
     scale, stopped = trial.scale_of(to_try, command.budget), False
     guesses = [pace() * STARTED_S + 60 * c.minutes * (scale if c.timed else pace()) for c in to_try]

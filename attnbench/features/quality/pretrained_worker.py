@@ -1,15 +1,12 @@
 """The trained model in a process of its own: the original, a variant in it, its layers' inputs.
 
-{"do": "original", …}  -> {"original": …}, {"floor": …} a length
-{"do": "variant", …}   -> the embeddings' figures, {"step": …} a length, {"layers": …}
-{"do": "capture", …}   -> {"captured": …}
+Texts are embedded in padded batches, or one by one where a variant takes no padding.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AttentionInterface, AutoTokenizer, BertModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
@@ -27,8 +25,8 @@ import impls
 from attnbench.core.record import Error
 from attnbench.core.stats import StopRule
 from attnbench.core.stats import compare as compare_in_pairs
-from attnbench.features.quality.model_results import LONG
-from attnbench.features.quality.pretrained import LONGEST, PADDING, model_folder, texts_problem
+from attnbench.features.quality.model import LONG
+from attnbench.features.quality.pretrained import LONGEST, model_folder
 from attnbench.gate import budget
 from attnbench.gate.findings import Wrong
 from attnbench.gate.oracle import compare, worse
@@ -36,14 +34,16 @@ from attnbench.meter.clocks import clock_for
 from attnbench.models.attention import NotServed
 from attnbench.models.transformers import OTHERS, register_row
 from impls.errors import CantBeDone
+from impls.masks import Mask
+from impls.problem import Problem
 from impls.spec import Variant
 
 Stages = Iterator[dict[str, Any]]
 Ids = Sequence[Sequence[int]]
 """Texts as numbers of tokens."""
 ORIGINAL = "sdpa"
-MOST_TOKENS = 8192
-"""The tokens of a batch, padding included."""
+PADDING, TOGETHER = Mask.parse("padding:4,8"), 16
+"""Two texts of different length; the texts of a batch."""
 
 
 def load_model(dtype: str, device: str, attention: str = ORIGINAL) -> nn.Module:
@@ -68,44 +68,20 @@ def tokenize(texts: Sequence[str]) -> list[list[int]]:
 
 
 class SwappableModel:
-    """A model whose layers can be given another attention, again and again."""
+    """A model that can be given another attention, again and again."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model, self.device = model, next(model.parameters()).device
-        self.layers: list[Any] = [layer.attention.self for layer in model.encoder.layer]  # type: ignore[union-attr]
         self._configs: dict[str, Any] = {}
 
-    def use(self, name: str, layers: Collection[int] | None = None) -> None:
-        """Put an attention into these layers (None: all) and the original into the others."""
-        for each in {ORIGINAL, name} - self._configs.keys():
+    def use(self, name: str) -> None:
+        """Put an attention into all layers."""
+        if name not in self._configs:
             config: Any = copy.deepcopy(self.model.config)
-            config._attn_implementation = each
-            self._configs[each] = config
-        for number, layer in enumerate(self.layers):
-            layer.config = self._configs[name if layers is None or number in layers else ORIGINAL]
-
-
-def batches(lengths: Sequence[int], *, together: bool) -> list[list[int]]:
-    """The texts of each batch: neighbours in length, as many as there is room for."""
-    groups: list[list[int]] = []
-    for n in sorted(range(len(lengths)), key=lambda n: lengths[n]):
-        if together and groups and (len(groups[-1]) + 1) * lengths[n] <= MOST_TOKENS:
-            groups[-1].append(n)
-        else:
-            groups.append([n])
-    return groups
-
-
-def last_states(model: nn.Module, ids: Ids) -> tuple[Tensor, Tensor]:
-    """The last layer's states of a batch, and 1 where a token is real."""
-    device = next(model.parameters()).device
-    longest = max(map(len, ids))
-    padded = torch.tensor([[*text, *[0] * (longest - len(text))] for text in ids], device=device)
-    lengths = torch.tensor([len(text) for text in ids], device=device)
-    real = (torch.arange(longest, device=device) < lengths[:, None]).long()
-    mask = None if bool((lengths == longest).all()) else real
-    states: Tensor = model(input_ids=padded, attention_mask=mask).last_hidden_state
-    return states, real[..., None].to(states.dtype)
+            config._attn_implementation = name
+            self._configs[name] = config
+        for layer in self.model.encoder.layer:  # type: ignore[union-attr]
+            layer.attention.self.config = self._configs[name]
 
 
 def own_words(why: NotServed) -> str:
@@ -113,27 +89,31 @@ def own_words(why: NotServed) -> str:
     return str(why).partition(": ")[2].removesuffix(f"; {OTHERS}")
 
 
-def embed(model: nn.Module, ids: Ids, *, together: bool) -> Tensor:
-    """The embeddings in float64, without gradients; raises NotServed with the variant's words."""
-    width = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
-    vectors_tw = torch.empty((len(ids), width), dtype=torch.float64)
-    for places in batches([len(x) for x in ids], together=together):
+def embed(model: nn.Module, ids: Ids, together: int) -> Tensor:
+    """The embeddings in float64, of so many texts together, neighbours in length; raises NotServed
+    with the variant's words.
+    """
+    device, vectors = next(model.parameters()).device, dict[int, Tensor]()
+    order = sorted(range(len(ids)), key=lambda n: len(ids[n]))
+    for places in (order[n : n + together] for n in range(0, len(order), together)):
+        texts = [torch.tensor(ids[n], device=device) for n in places]
+        real = pad_sequence([torch.ones_like(text) for text in texts], batch_first=True)
+        mask = None if bool(real.all()) else real
         try:
             with torch.no_grad():
-                states, real = last_states(model, [ids[n] for n in places])
+                padded = pad_sequence(texts, batch_first=True)
+                states = model(input_ids=padded, attention_mask=mask).last_hidden_state
         except NotServed as why:
             raise NotServed(own_words(why)) from None
-        means = (states * real).sum(1) / real.sum(1)
-        vectors_tw[places] = F.normalize(means).cpu().to(torch.float64)
-    return vectors_tw
+        means = (states * real[..., None]).sum(1) / real.sum(1, keepdim=True)
+        vectors |= zip(places, F.normalize(means).cpu().to(torch.float64), strict=True)
+    return torch.stack([vectors[n] for n in range(len(ids))])
 
 
-def embed_variant(swappable: SwappableModel, row: Variant, ids: Ids, dtype: str) -> Tensor:
-    """The embeddings with the attention in use, of each text alone where it takes no padding."""
-    if row.supports(texts_problem(PADDING, dtype, str(swappable.device))) is None:
-        with suppress(NotServed):
-            return embed(swappable.model, ids, together=True)
-    return embed(swappable.model, ids, together=False)
+def together_for(row: Variant, dtype: str, device: str) -> int:
+    """The texts of a batch: one where a variant takes no padding."""
+    problem = Problem(batch=2, q_len=8, kv_len=8, mask=PADDING, dtype=dtype, device=device)
+    return TOGETHER if row.supports(problem) is None else 1
 
 
 def embedding_error(got_tw: Tensor, want_tw: Tensor) -> Error:
@@ -208,25 +188,14 @@ def compare_steps(
     return {"seq": length, "comparison": msgspec.to_builtins(comparison)}
 
 
-def cosines_by_layer(
-    swappable: SwappableModel, name: str, row: Variant, ids: Ids, want_tw: Tensor, dtype: str
-) -> list[list[float | None]]:
-    """The cosines of all texts with this attention in one layer alone, layer by layer."""
-    by_layer = []
-    for layer in range(len(swappable.layers)):
-        swappable.use(name, [layer])
-        by_layer.append(cosines(embed_variant(swappable, row, ids, dtype), want_tw))
-    return by_layer
-
-
-def answer_original(question: Mapping[str, Any]) -> Stages:
+def original(question: Mapping[str, Any]) -> Stages:
     """The original's figures, with the error of plain forms, then the floor of a step's time."""
     folder, dtype, device = Path(question["folder"]), question["dtype"], question["device"]
     ids = tokenize(question["texts"])
-    want = embed(load_model("float64", device, "eager"), ids, together=False)
-    forms = (  # which attention, and whether texts share batches
-        embed(load_model(dtype, device, attention), ids, together=together)
-        for attention, together in (("eager", True), ("sdpa", True), ("sdpa", False))
+    want = embed(load_model("float64", device, "eager"), ids, 1)
+    forms = (
+        embed(load_model(dtype, device, name), ids, together)
+        for name, together in (("eager", TOGETHER), (ORIGINAL, TOGETHER), (ORIGINAL, 1))
     )
     plain = reduce(worse, (embedding_error(form, want) for form in forms))
     torch.save({"ids": ids, "vectors": want}, folder / "original.pt")
@@ -244,35 +213,25 @@ def answer_original(question: Mapping[str, Any]) -> Stages:
         yield {"floor": compare_steps(swappable, name, ids, length, question)}
 
 
-def answer_variant(question: Mapping[str, Any]) -> Stages:
-    """A variant's embeddings, its steps, and each layer alone; a wrong one ends at the first."""
+def variant(question: Mapping[str, Any]) -> Stages:
+    """A variant's embeddings and its steps; a wrong one ends at the first."""
     dtype, device = question["dtype"], question["device"]
     row = impls.table(question["tables"]).find(question["variant"])
     name = register_row(row)
-    original = torch.load(Path(question["folder"]) / "original.pt", weights_only=True)
-    ids, want = original["ids"], original["vectors"]
+    kept = torch.load(Path(question["folder"]) / "original.pt", weights_only=True)
+    ids, want = kept["ids"], kept["vectors"]
     swappable = SwappableModel(load_model(dtype, device))
     swappable.use(name)
-    embeddings, plain = (
-        embed_variant(swappable, row, ids, dtype),
-        Error.from_dict(question["plain"]),
-    )
-    figures = judge_embeddings(embeddings, row, want, plain, dtype)
+    embeddings = embed(swappable.model, ids, together_for(row, dtype, device))
+    figures = judge_embeddings(embeddings, row, want, Error.from_dict(question["plain"]), dtype)
     yield figures
     if figures["status"] == "wrong":
         return
     for length in question["seq"]:
-        try:
-            yield {"step": compare_steps(swappable, name, ids, length, question)}
-        except NotServed as why:
-            yield {"step": {"seq": length, "why": own_words(why)}}
-    if not row.exact:
-        places = question["layer_texts"]
-        texts = [ids[n] for n in places]
-        yield {"layers": cosines_by_layer(swappable, name, row, texts, want[places], dtype)}
+        yield {"step": compare_steps(swappable, name, ids, length, question)}
 
 
-def answer_capture(question: Mapping[str, Any]) -> Stages:
+def capture(question: Mapping[str, Any]) -> Stages:
     """Each layer's q, k and v as ``layer-N.npz``, in the form that ``captured:FILE`` reads.
 
     Of rows filled with long texts, one after the other. Raises CantBeDone where they fill too few.
@@ -297,7 +256,7 @@ def answer_capture(question: Mapping[str, Any]) -> Stages:
         np.savez(file, **arrays)  # type: ignore[arg-type]
         files.append(str(file))
     _, heads, _, width = qkv[0].shape
-    yield {"captured": {"files": files, "heads": heads, "head_dim": width}}
+    yield {"files": files, "heads": heads, "head_dim": width}
 
 
 def capture_layers(model: nn.Module, ids_tn: Tensor) -> list[tuple[Tensor, ...]]:

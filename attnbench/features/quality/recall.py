@@ -1,21 +1,46 @@
-"""Small models trained from scratch to recall the values of keys: the task, and its trainings."""
+"""``quality recall``: small models trained from scratch to recall the values of keys.
+
+Accuracy after the same number of steps, and after the same time, which is what softmax attention
+takes for its steps: the mean over seeds, with Student's 95 % interval.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+import argparse
+import math
+import statistics
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import convert
 from numpy.random import Generator as Random
 
+import impls
 from attnbench.command.progress import Progress
-from attnbench.core.format import duration
-from attnbench.core.machine import Machine, pace
+from attnbench.command.terminal import say
+from attnbench.core.evidence import Evidence, made_here
+from attnbench.core.format import counted, duration, percent, roughly
+from attnbench.core.machine import Machine, pace, this_machine
 from attnbench.core.process import Worker
-from attnbench.features.quality.rows import WORKER, Row, answers, refusal, status_words, variant_row
+from attnbench.core.stats import CONFIDENCE, student_quantile
+from attnbench.core.tuned import TunedOptions
+from attnbench.features.quality.task import (
+    WORKER,
+    Interval,
+    Result,
+    ResultGroup,
+    Row,
+    Standing,
+    TaskRun,
+    refusal,
+    stages,
+    status_words,
+    variant_row,
+)
 from attnbench.sweep.plan import call_s
-from impls import Table
+from attnbench.sweep.start import pinned
 from impls.errors import CantBeDone
 from impls.masks import Mask
 from impls.problem import Problem
@@ -103,9 +128,9 @@ BASELINE = "sdpa"
 
 
 class RecallPreset(NamedTuple):
-    """Settings and the variants that are trained in each."""
+    """A setting and the variants that are trained in it."""
 
-    settings: tuple[Setting, ...]
+    setting: Setting
     variants: tuple[str, ...]
 
 
@@ -130,48 +155,40 @@ GPU = Setting(
 )
 PRESETS = {
     # six variants that differ in kind, on one core in ten minutes
-    "cpu": RecallPreset((CPU,), SIX),
+    "cpu": RecallPreset(CPU, SIX),
     # to see that everything works
     "cpu-quick": RecallPreset(
-        (replace(CPU, pairs=(4, 8), seq=48, steps=200),), (BASELINE, "linear.elu")
+        replace(CPU, pairs=(4, 8), seq=48, steps=200), (BASELINE, "linear.elu")
     ),
-    # two lengths; not yet run on a GPU
-    "gpu": RecallPreset(
-        (GPU, replace(GPU, seq=512)), (*SIX, "topk", "hedgehog", "retention", "gla", "delta")
-    ),
+    # not yet run on a GPU
+    "gpu": RecallPreset(GPU, (*SIX, "topk", "hedgehog", "retention", "gla", "delta")),
 }
 
 
-def preset_settings(
-    preset: RecallPreset,
-    *,
-    seq: Sequence[int] | None = None,
-    width: Sequence[int] | None = None,
-    **changes: Any,
-) -> tuple[Setting, ...]:
-    """A preset's settings with some values replaced; raises CantBeDone for bad ones."""
+def preset_setting(name: str, **changes: Any) -> Setting:
+    """A preset's setting with the values that are not None replaced; raises CantBeDone."""
+    if name not in PRESETS:
+        choices = ", ".join(PRESETS)
+        raise CantBeDone(f"there is no preset {name!r}; the presets are {choices}")
     changes = {key: value for key, value in changes.items() if value is not None}
-    settings = [
-        replace(setting, seq=n, width=w, **changes)
-        for setting in preset.settings
-        for n in seq or (setting.seq,)
-        for w in width or (setting.width,)
-    ]
-    for s in settings:
-        if min(s.pairs) < 2:
-            raise CantBeDone(f"--pairs {min(s.pairs)}: every variant recalls a single pair")
-        if s.seq <= 2 * s.most:
-            raise CantBeDone(
-                f"--seq {s.seq} has no room to ask: {s.most} pairs are {2 * s.most} tokens; give "
-                "more than that, or fewer --pairs"
-            )
-        if s.most > s.keys:
-            raise CantBeDone(f"--pairs {s.most} needs as many keys; give {s.keys} at the most")
-    return tuple(dict.fromkeys(settings))
+    s = replace(PRESETS[name].setting, **changes)
+    if min(s.pairs) < 2:
+        raise CantBeDone(f"--pairs {min(s.pairs)}: every variant recalls a single pair")
+    if s.seq <= 2 * s.most:
+        raise CantBeDone(
+            f"--seq {s.seq} has no room to ask: {s.most} pairs are {2 * s.most} tokens; give "
+            "more than that, or fewer --pairs"
+        )
+    if s.most > s.keys:
+        raise CantBeDone(f"--pairs {s.most} needs as many keys; give {s.keys} at the most")
+    return s
 
 
+TRAIN = "attnbench.features.quality.recall_worker:train"
 LOAD_S, STEP_S = 5.0, 0.008
 """A guess: to load torch, build and test; and a step besides its attention."""
+START_S = 120.0
+"""To load torch, build a variant, and run the test."""
 SLACK, LONGEST_S = 5.0, 120.0
 """A training ends before it has all its steps when it has taken so many times the budget of time;
 the limit is no less than this, since the first calls may build and compile."""
@@ -194,122 +211,189 @@ class TrainingJob:
         return max(LONGEST_S, SLACK * (self.seconds or 0.0))
 
 
-@dataclass
-class Trainings:
-    """The variants that are trained in each setting, and the budgets of time."""
-
-    settings: tuple[Setting, ...]
-    variants: dict[Setting, list[Variant]]
-    """The baseline first."""
-    left_out: list[Row]
-    """Rows of evidence of what can't be trained."""
-    machine: Machine
-    seeds: Sequence[int]
-    threads: int
-    seconds: float | None = None
-    """The budget of time; None: what the baseline takes, which is then trained first."""
-    budgets: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def count(self) -> int:
-        """The number of trainings."""
-        return len(self.seeds) * sum(map(len, self.variants.values()))
-
-    def guesses(self) -> list[float]:
-        """Seconds of each training, and before those of a setting of the one for its budget."""
-        guesses = []
-        for setting in self.settings:
-            trained_s = setting.steps * (STEP_S * pace() + call_s(setting.problem, self.machine))
-            guesses += [LOAD_S * pace() + trained_s] * (self.seconds is None)
-            each = LOAD_S * pace() + max(trained_s, self.seconds or 0.0)
-            guesses += [each] * len(self.seeds) * len(self.variants[setting])
-        return guesses
-
-    def steps(self, progress: Progress) -> Generator[Row | None]:
-        """A row of evidence a training, seed by seed, the variants of one in random order.
-
-        First the rows of what can't be trained; a None where one may stop besides. Raises
-        CantBeDone where the baseline's time is the budget and it can't be trained.
-        """
-        for row in self.left_out:
-            why = "; ".join(filter(None, [f"not trained: {row['reason']}", row["remedy"]]))
-            progress.tell(why)
-            yield row
-        progress.expect(self.guesses())
-        for setting in self.settings:
-            budget = self.seconds or self._measure_budget(setting, progress)
-            self.budgets[setting.slug] = budget
-            yield None
-            variants = self.variants[setting]
-            orders = ((n, stream(n, ORDER).permutation(len(variants))) for n in self.seeds)
-            for seed, variant in ((n, variants[at]) for n, order in orders for at in order):
-                progress.step(f"{variant.label}, seed {seed}")
-                row = run_training(TrainingJob(variant, setting, seed, budget, self.threads))
-                if row["status"] != "trained":
-                    progress.tell(f"{variant.label}, seed {seed}: {status_words(row)}", "yellow")
-                yield row
-
-    def _measure_budget(self, setting: Setting, progress: Progress) -> float:
-        progress.step(f"{BASELINE}, for the budget of time")
-        baseline, seed = self.variants[setting][0], max(self.seeds) + 1
-        row = run_training(TrainingJob(baseline, setting, seed, None, self.threads))
-        if row["status"] != "trained":
-            raise CantBeDone(
-                f"{BASELINE} could not be trained in {setting.slug}: {row['reason']}; without it "
-                "there is no budget of time and nothing to compare"
-            )
-        took = float(row["curve"][-1]["seconds"])
-        progress.tell(
-            f"{setting.slug}: {BASELINE} took {duration(took)} for {setting.steps:,} steps; "
-            "every variant gets the same steps and the same time"
-        )
-        return took
-
-
-def plan_trainings(
-    table: Table, names: Sequence[str], settings: Sequence[Setting], machine: Machine, **how: Any
-) -> Trainings:
-    """The trainings of variants that can be; ``how``: the other fields.
-
-    Raises CantBeDone for a missing device.
-    """
-    device = settings[0].device
-    if device.split(":")[0] not in machine.devices:
-        raise CantBeDone(f"no {device.partition(':')[0].upper()} device found: give --preset cpu")
-    candidates = {row.label: row for row in map(table.find, (BASELINE, *names))}
-    left_out, variants = [], dict[Setting, list[Variant]]()
-    for setting in settings:
-        variants[setting] = []
-        for row in candidates.values():
-            if (why := refusal(row, [setting.problem], machine)) is None:
-                variants[setting].append(row)
-            else:
-                left_out.append(training_row(row, setting) | why)
-    return Trainings(tuple(settings), variants, left_out, machine, **how)
-
-
-def training_row(
-    variant: Variant, setting: Setting, seed: int | None = None, seconds: float | None = None
-) -> Row:
-    """A row of evidence without figures."""
-    job = {"setting": asdict(setting), "seed": seed, "seconds": seconds}
-    end = {"status": "", "reason": "", "remedy": ""}
-    return {**variant_row(variant), **job, **end, "state_numbers": None, "curve": []}
-
-
-START_S = 120.0
-"""To load torch, build a variant, and run the test."""
-
-
 def run_training(job: TrainingJob) -> Row:
     """A row of evidence: how the training ended, and its checkpoints until then."""
-    row = training_row(job.variant, job.setting, job.seed, job.seconds)
+    about = {"setting": asdict(job.setting), "seed": job.seed, "seconds": job.seconds}
+    row = {**variant_row(job.variant), **about, "state_numbers": None, "curve": []}
     values = {**vars(job), "variant": job.variant.to_dict(), "setting": asdict(job.setting)}
-    question = {"do": "train", "device": job.setting.device, "job": values}
+    question = {"device": job.setting.device, "job": values}
     with Worker(WORKER, job.threads, limited=False) as worker:
-        for stage in answers(worker, question, START_S + 2 * job.limit_s):
+        for stage in stages(worker, TRAIN, question, START_S + 2 * job.limit_s):
             if "checkpoint" in stage:
                 row["curve"].append(stage["checkpoint"])
             else:
                 row |= stage
     return row
+
+
+def start(arguments: argparse.Namespace) -> TaskRun:
+    """``attnbench quality recall [VARIANT …]``"""
+    machine, table = this_machine(), impls.table(arguments.table)
+    preset = arguments.preset or ("gpu" if "cuda" in machine.devices else "cpu")
+    changes = {name: getattr(arguments, name) for name in ("seq", "width", "steps")}
+    pairs = arguments.pairs and tuple(sorted(set(arguments.pairs)))
+    setting = preset_setting(preset, pairs=pairs, **changes)
+    if setting.device not in machine.devices:
+        raise CantBeDone(f"no {setting.device.upper()} device found: give --preset cpu")
+    first = arguments.seed or 0
+    header = made_here(
+        machine,
+        baseline=BASELINE,
+        seeds=list(range(first, first + (arguments.seeds or SEEDS))),
+        threads=pinned(arguments.threads or 1, machine),
+        budgets={},
+        tuned=TunedOptions(machine).lines(setting.device),
+    )
+    names = (BASELINE, *(arguments.variants or PRESETS[preset].variants))
+    variants = {row.label: row for row in map(table.find, names)}
+    return TaskRun(
+        setting.device,
+        header,
+        lambda progress: steps([*variants.values()], setting, machine, header, progress),
+    )
+
+
+def steps(
+    candidates: Sequence[Variant],
+    setting: Setting,
+    machine: Machine,
+    header: Row,
+    progress: Progress,
+) -> Generator[Row | None]:
+    """A row of evidence a training, seed by seed, the variants of one in random order.
+
+    First the rows of what can't be trained, and the baseline once more for the budget of time;
+    raises CantBeDone where it can't be trained.
+    """
+    baseline, *_ = variants = [
+        v for v in candidates if refusal(v, setting.problem, machine) is None
+    ]
+    for refused in (refusal(v, setting.problem, machine) for v in candidates):
+        if refused is not None:
+            progress.tell(f"{refused['variant']} is not trained: {status_words(refused)}")
+            yield {**refused, "setting": asdict(setting), "curve": []}
+    seeds, threads = header["seeds"], header["threads"]
+    step_s = STEP_S * pace() + call_s(setting.problem, machine)
+    each_s = LOAD_S * pace() + setting.steps * step_s
+    guesses = [each_s] * (1 + len(seeds) * len(variants))
+    say(f"{len(guesses)} trainings: {setting.slug}; about {roughly(sum(guesses))}")
+    progress.expect(guesses)
+    progress.step(f"{BASELINE}, for the budget of time")
+    row = run_training(TrainingJob(baseline, setting, max(seeds) + 1, None, threads))
+    if row["status"] != "trained":
+        raise CantBeDone(
+            f"{BASELINE} could not be trained in {setting.slug}: {row['reason']}; without it "
+            "there is no budget of time and nothing to compare"
+        )
+    budget = header["budgets"][setting.slug] = float(row["curve"][-1]["seconds"])
+    progress.tell(
+        f"{BASELINE} took {duration(budget)} for {setting.steps:,} steps; every variant gets the "
+        "same steps and the same time"
+    )
+    yield None
+    orders = ((n, stream(n, ORDER).permutation(len(variants))) for n in seeds)
+    for seed, variant in ((n, variants[at]) for n, order in orders for at in order):
+        progress.step(f"{variant.label}, seed {seed}")
+        row = run_training(TrainingJob(variant, setting, seed, budget, threads))
+        if row["status"] != "trained":
+            progress.tell(f"{variant.label}, seed {seed}: {status_words(row)}", "yellow")
+        yield row
+
+
+LEVEL = 0.99
+"""The accuracy that a variant should reach."""
+
+
+def over_seeds(
+    values: Sequence[float], least: float = -math.inf, most: float = math.inf
+) -> Interval | None:
+    """The mean with Student's interval, cut to what the values may be; None of no values."""
+    if not values:
+        return None
+    mean, n = statistics.fmean(values), len(values)
+    if n == 1:
+        return Interval(mean)
+    half = student_quantile((1 + CONFIDENCE) / 2, n - 1) * statistics.stdev(values) / math.sqrt(n)
+    return Interval(mean, max(least, mean - half), min(most, mean + half))
+
+
+def results(evidence: Evidence) -> list[ResultGroup]:
+    """After the same steps and after the same time; nothing where the baseline wasn't trained."""
+    rows, baseline = [row for row in evidence.rows if row["curve"]], evidence.made["baseline"]
+    if baseline not in (row["variant"] for row in rows):
+        return []
+    setting, groups = convert(rows[0]["setting"], Setting), []
+    budget = duration(evidence.made["budgets"][setting.slug])
+    for words, by_steps in ((f"{setting.steps:,} steps", True), (budget, False)):
+        some = _at_the_end(setting, rows, baseline, by_steps=by_steps)
+        own = next(each.scores for each in some if each.variant == baseline)
+        # what the baseline lacks too tells nothing of the others
+        kept = [name for name, x in own.items() if x.standing(LEVEL) is Standing.KEEPS]
+        judged = (kept or [f"{setting.most} pairs"])[-1]
+        about = f"after {words} each ({setting.slug})"
+        groups.append(ResultGroup(about, judged, LEVEL, baseline, some))
+    return groups
+
+
+def _at_the_end(
+    setting: Setting, rows: Sequence[Mapping[str, Any]], baseline: str, *, by_steps: bool
+) -> list[Result]:
+    """The variants of one setting at the checkpoints at which a budget was over."""
+    by_variant: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_variant.setdefault(row["variant"], []).append(row)
+    own_s = {row["seed"]: row["curve"][-1]["step_s"] for row in by_variant[baseline]}
+    results = []
+    for name, some in by_variant.items():
+        looks = [look for row in some for look in _ends(row["curve"], by_steps, setting.steps)]
+        scores = {
+            f"{pairs} pairs": over_seeds([x["accuracy"][str(pairs)] for x in looks], 0.0, 1.0)
+            for pairs in setting.pairs
+        }
+        times = {row["seed"]: float(row["curve"][-1]["step_s"]) for row in some}
+        steps = over_seeds([float(look["step"]) for look in looks])
+        state = next((row["state_numbers"] for row in some if row["state_numbers"]), None)
+        ratio = _ratio([times[seed] / own_s[seed] for seed in times.keys() & own_s.keys()])
+        results.append(
+            Result(
+                variant=name,
+                computes=some[0]["computes"],
+                family=some[0]["family"],
+                scores={name: score for name, score in scores.items() if score},
+                step=ratio,
+                step_s=statistics.fmean(times.values()),
+                faster=ratio is not None and ratio.high is not None and ratio.high < 1,
+                more={"state": state} if by_steps else {"steps": steps.value if steps else None},
+            )
+        )
+    return results
+
+
+def _ends(curve: Sequence[Row], by_steps: bool, steps: int) -> list[Row]:
+    """The first checkpoint at which the budget was over, if it was."""
+    return [x for x in curve if (x["step"] == steps if by_steps else x["in_time"])][:1]
+
+
+def _ratio(ratios: Sequence[float]) -> Interval | None:
+    """The geometric mean of ratios seed by seed, and its interval."""
+    mean = over_seeds([math.log(ratio) for ratio in ratios])
+    if mean is None:
+        return None
+    ends = (None if x is None else math.exp(min(x, 700.0)) for x in (mean.low, mean.high))
+    return Interval(math.exp(mean.value), *ends)
+
+
+def notes(evidence: Evidence) -> list[str]:
+    """The tasks, and the words of the tables."""
+    seeds = counted(len(evidence.made["seeds"]), "seed")
+    s = convert(evidence.rows[0]["setting"], Setting)
+    by_chance = percent(1 / s.most + (1 - 1 / s.most) / s.values)
+    return [
+        f"{s.slug}: {s.keys} keys, {s.values} values, batches of {s.batch}; tested on {s.tests} "
+        f"sequences of each number of pairs; with {s.most} pairs {by_chance} are right by chance",
+        f"share of right answers: the mean of {seeds} with Student's 95 % interval; one seed "
+        "gives none: --seeds 3",
+        "time: the training's own loop, one thread's on a CPU by the processor's clock, without "
+        "looking at the test; state: numbers that the decoder keeps a head: its own memory, or the "
+        "keys and values of all tokens, though a pattern may need fewer",
+    ]

@@ -1,4 +1,4 @@
-"""The process that trains small models or holds the pretrained one, and answers in stages.
+"""The process that trains small models or holds a trained one, and answers in stages.
 
 Each stage is a part of a row of evidence. Where an answer ends badly, its last stage has a
 ``status`` and a ``reason``. A process that a variant has changed gets no more questions.
@@ -17,21 +17,13 @@ from attnbench.gate import watch
 from impls.errors import CantBeDone
 from impls.loading import load_function
 
-ANSWERS = {
-    "train": "attnbench.features.quality.recall_worker:train",
-    "original": "attnbench.features.quality.pretrained_worker:answer_original",
-    "variant": "attnbench.features.quality.pretrained_worker:answer_variant",
-    "capture": "attnbench.features.quality.pretrained_worker:answer_capture",
-}
-"""By what a question names as ``do``: recall needs no transformers, which the others load."""
-
 first_state = cache(watch.process_state)
 """The state of this process at its first question, for what variants leave there adds up."""
 
 
 def respond(question: dict[str, Any], answers: Answers) -> dict[str, Any]:
     """Send the stages; a refusal or an exception of the variant's is the last of them."""
-    answer = load_function(ANSWERS[question["do"]])
+    answer = load_function(question["answer"])
     apply(Settings(threads=int(os.environ["OMP_NUM_THREADS"])))
     state, before, broken = first_state(), watch.snapshot(), watch.sealed()
     try:

@@ -7,7 +7,6 @@ import torch
 from transformers import BertConfig, BertModel
 
 from attnbench.core.evidence import Evidence
-from attnbench.features.quality.model_results import summarize, with_ranks
 from attnbench.features.quality.recall import Setting
 from tests.times import pairs_answer
 
@@ -26,12 +25,6 @@ def small_model(layers=2):
     return BertModel(config, add_pooling_layer=False).eval()
 
 
-def some_ids(lengths=(3, 9, 9, 17, 30)):
-    """Texts as numbers of words."""
-    chance = np.random.default_rng(0)
-    return [chance.integers(WORDS, size=n).tolist() for n in lengths]
-
-
 def last_head(problem):
     """A variant that is wrong in its last head, which hands its values on."""
 
@@ -47,7 +40,7 @@ def no_numbers(problem):
 
 
 def original(tokens=(20,) * 4 + (200,) * 10):
-    """Four short texts in two pairs, and ten long ones."""
+    """Four short texts and ten long ones."""
     return {"tokens": list(tokens), "floor": [step(0.8)], "plain": EXACT}
 
 
@@ -59,10 +52,9 @@ def step(ratio, seq=256):
 
 def row(variant, cosines, computes="approximates softmax", ratio=None, **more):
     """A variant that was measured in the model, on the texts of :func:`original`."""
-    made = {"variant": variant, "family": "lowrank", "computes": computes, **OKAY, "amiss": []}
-    made |= {"steps": [] if ratio is None else [step(ratio)]}
-    made |= {"cosines": list(cosines), "error": EXACT}
-    return {**made, **more}
+    about = {"variant": variant, "family": "lowrank", "computes": computes, **OKAY, "amiss": []}
+    steps = [] if ratio is None else [step(ratio)]
+    return {**about, "steps": steps, "cosines": list(cosines), "error": EXACT, **more}
 
 
 def flat(value, spread=0.0, texts=14):
@@ -70,27 +62,23 @@ def flat(value, spread=0.0, texts=14):
     return [value + spread * (n % 5 - 2) for n in range(texts)]
 
 
-QUALITY = {
-    "status": "measured", "reason": "", "cosines": flat(0.98),
-    "error": {"relative": 1e-7, "max": 1e-7},
-}  # fmt: skip
+QUALITY = {"status": "measured", "reason": "", "cosines": flat(0.98), "error": EXACT}
 """Of a variant in the trained model, as its process tells it."""
 
 
 def evidence(*rows):
-    """What ``quality model`` would have kept of these."""
-    whole = original()
-    made = {**MADE, "command": "attnbench quality model", "original": whole}
+    """The evidence that ``quality model`` keeps of these."""
+    made = {**MADE, "command": "attnbench quality model", "original": original()}
     made |= {"model": {"name": "all-MiniLM-L6-v2"}}
     made |= {"texts": {"source": "built in", "digest": "abc", "texts": 14}}
     made |= {"wanted": {"dtype": "float32", "device": "cpu", "seq": [256]}}
-    return Evidence("model", made, with_ranks([summarize(each, whole) for each in rows], whole))
+    return Evidence("model", made, rows)
 
 
 def real_row(variant, source, skill, **more):
-    made = {"variant": variant, "family": "lowrank", "computes": "approximates softmax", **OKAY}
-    made |= {"source": source, "distance": 1 - skill, "cosine": 0.9, "skill": skill}
-    return {**made, "entropy": 0.4, "problem": "b4 h12/12 n256", **more}
+    about = {"variant": variant, "family": "lowrank", "computes": "approximates softmax", **OKAY}
+    about |= {"source": source, "skill": skill, "entropy": 0.4, "problem": "b4 h12/12 n256"}
+    return {**about, **more}
 
 
 SETTING = Setting(seq=40, pairs=(4, 8), width=16, steps=100)
@@ -98,20 +86,20 @@ SETTING = Setting(seq=40, pairs=(4, 8), width=16, steps=100)
 
 def look(at, accuracy, seconds=1.0, in_time=False, step_s=0.01):
     right = {str(pairs): share for pairs, share in accuracy.items()}
-    made = {"step": at, "seconds": seconds, "loss": 0.5, "step_s": step_s}
-    return {**made, "in_time": in_time, "accuracy": right}
+    times = {"step": at, "seconds": seconds, "loss": 0.5, "step_s": step_s, "in_time": in_time}
+    return {**times, "accuracy": right}
 
 
-def training(variant="sdpa", seed=0, steps=None, time=None, step_s=0.01, state=640, **more):
+def training(variant="sdpa", seed=0, steps=None, time=None, step_s=0.01, **more):
     """``steps`` and ``time``: accuracies by pairs when each budget was over."""
     curve = [look(50, dict.fromkeys(SETTING.pairs, 0.1), 0.5, step_s=step_s)]
     if time is not None:
         curve.append(look(80, time, 0.9, in_time=True, step_s=step_s))
     if steps is not None:
         curve.append(look(100, steps, 1.0, step_s=step_s))
-    made = {"variant": variant, "computes": "softmax", "family": "dense", **OKAY}
-    made |= {"setting": asdict(SETTING), "seed": seed, "seconds": 0.9, "status": "trained"}
-    return {**made, "state_numbers": state, "curve": curve, **more}
+    about = {"variant": variant, "computes": "softmax", "family": "dense", **OKAY}
+    about |= {"setting": asdict(SETTING), "seed": seed, "seconds": 0.9, "status": "trained"}
+    return {**about, "state_numbers": 640, "curve": curve, **more}
 
 
 def trainings(variant, *accuracies, **more):
@@ -121,8 +109,7 @@ def trainings(variant, *accuracies, **more):
 
 
 def recall_evidence(*more, seeds=3, **made):
-    """What ``quality recall`` would have kept: sdpa, and more."""
+    """The evidence that ``quality recall`` keeps: of sdpa, and more."""
     facts = {**MADE, "command": "attnbench quality recall", "baseline": "sdpa"}
-    facts |= {"seeds": list(range(seeds)), "threads": 1, "trainings": 2 * seeds, "stopped": False}
-    facts |= {"budgets": {SETTING.slug: 0.9}, **made}
+    facts |= {"seeds": list(range(seeds)), "stopped": False, "budgets": {SETTING.slug: 0.9}, **made}
     return Evidence("recall", facts, [*trainings("sdpa", *[(1.0, 0.998)] * seeds), *more])

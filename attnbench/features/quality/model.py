@@ -1,0 +1,252 @@
+"""``quality model``: a trained model with each variant in it: its embeddings, and a step's time.
+
+The model runs in a child process; another one is started where that was lost or changed. A stage
+of an answer that has arrived counts, whatever happens later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import impls
+from attnbench.command.progress import Progress
+from attnbench.command.terminal import say
+from attnbench.core import stats
+from attnbench.core.evidence import Evidence, stored_margin
+from attnbench.core.format import roughly
+from attnbench.core.machine import pace
+from attnbench.core.process import Worker
+from attnbench.core.record import FINDINGS, Status
+from attnbench.core.stats import Comparison, Verdict
+from attnbench.features.quality.pretrained import WORKER_MODULE, open_session
+from attnbench.features.quality.task import (
+    WORKER,
+    Interval,
+    Result,
+    ResultGroup,
+    Row,
+    TaskRun,
+    refusal,
+    stages,
+    status_words,
+    variant_row,
+    whole_answer,
+)
+from attnbench.models import wrong_level
+from impls.problem import Problem
+from impls.spec import Variant
+
+ORIGINAL_S, USUAL_S, LIMIT_S = 28.0, 6.0, 240.0
+"""Seconds of the original model; what a variant usually takes besides its pairs, and may take."""
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The measurements of each variant."""
+
+    dtype: str = "float32"
+    device: str = "cpu"
+    seq: tuple[int, ...] = (256,)
+    pairs_s: float = 3.0
+    """Seconds of pairs a length, after which no further look begins."""
+    margin: float = 0.01
+
+    @property
+    def guess_s(self) -> float:
+        """For one variant, about."""
+        return pace() * USUAL_S + self.pairs_s * len(self.seq)
+
+    @property
+    def limit_s(self) -> float:
+        """For one variant."""
+        return LIMIT_S + 4 * self.pairs_s * len(self.seq)
+
+    @property
+    def problem(self) -> Problem:
+        """The attention call of a text."""
+        return Problem(q_len=8, kv_len=8, dtype=self.dtype, device=self.device)
+
+
+class ModelTrial:
+    """The original model first, then one variant after another in it."""
+
+    def __init__(
+        self,
+        texts: Sequence[str],
+        options: ModelOptions,
+        worker: Worker,
+        tables: Sequence[str],
+        folder: Path,
+    ) -> None:
+        """Run the original, whose embeddings go to ``folder``; raises CantBeDone if it can't be."""
+        self._options, self._worker = options, worker
+        self._shared = asdict(options) | {"tables": list(tables), "folder": str(folder)}
+        self.original: Row = {"floor": []}
+        answer, question = f"{WORKER_MODULE}:original", {**self._shared, "texts": list(texts)}
+        for stage in whole_answer(worker, answer, question, options.limit_s):
+            self.original |= stage.get("original", {})
+            self.original["floor"] += [stage["floor"]] if "floor" in stage else []
+
+    def run_variant(self, variant: Variant) -> Row:
+        """A row of evidence, whatever becomes of the process after the embeddings, or before."""
+        more = {"variant": variant.label, "plain": self.original["plain"]}
+        row: Row = {
+            **variant_row(variant, "failed", "it gave no answer"),
+            **{"steps": [], "amiss": []},
+        }
+        answer, question = f"{WORKER_MODULE}:variant", self._shared | more
+        for stage in stages(self._worker, answer, question, self._options.limit_s):
+            if "step" in stage:
+                row["steps"].append(stage["step"])
+            elif "cosines" in row and "status" in stage:
+                row["amiss"].append(status_words(stage))
+            else:
+                row |= stage
+        return row
+
+
+def start(arguments: argparse.Namespace) -> TaskRun:
+    """``attnbench quality model [VARIANT …]``: the exact variants first."""
+    table = impls.table(arguments.table)
+    variants = [table.find(name) for name in arguments.variants]
+    variants = variants or [row for row in table.rows.values() if wrong_level(row) is None]
+    variants.sort(key=lambda row: row.computes != "softmax")
+    lengths = tuple(sorted(set(arguments.seq or ModelOptions.seq)))
+    session = open_session(arguments, lengths)
+    options = ModelOptions(
+        dtype=session.dtype,
+        device=session.device,
+        seq=lengths,
+        pairs_s=arguments.budget,
+        margin=stored_margin(Path(arguments.out), session.machine, session.settings),
+    )
+    header = session.header(arguments, asdict(options)) | {"original": {"floor": []}}
+
+    def steps(progress: Progress) -> Generator[Row | None]:
+        refusals = [refusal(row, options.problem, session.machine) for row in variants]
+        each_s = [options.guess_s if refused is None else 0.0 for refused in refusals]
+        progress.expect(guesses := [ORIGINAL_S * pace(), *each_s])
+        say(f"the original model, then {len(variants)} variants; about {roughly(sum(guesses))}")
+        progress.step("the original model")
+        limited = session.device == "cpu"
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Worker(WORKER, session.settings.threads, limited=limited) as worker,
+        ):
+            trial = ModelTrial(session.texts, options, worker, arguments.table, Path(folder))
+            header["original"] = trial.original
+            yield None
+            for variant, refused in zip(variants, refusals, strict=True):
+                progress.step(variant.label)
+                row = trial.run_variant(variant) if refused is None else refused
+                if row["status"] in {*FINDINGS, Status.TIMED_OUT}:
+                    progress.tell(f"{row['variant']}: {status_words(row)}", "yellow")
+                yield row
+
+    return TaskRun(session.device, header, steps)
+
+
+LONG, ENOUGH = 128, 8
+"""Tokens from which a text is long (in a shorter one, many patterns leave nothing out), and how
+many long texts there must be for scores to go by these alone."""
+LEVEL = 0.99
+"""The cosine that an embedding should keep."""
+NO_ATTENTION = "no attention at all"
+
+
+def long_texts(original: Mapping[str, Any]) -> list[int]:
+    """The places of texts that scores go by: the long ones, or all where those are few."""
+    long = [place for place, length in enumerate(original["tokens"]) if length >= LONG]
+    return long if len(long) >= ENOUGH else list(range(len(original["tokens"])))
+
+
+def median_of(cosines: Sequence[float | None]) -> dict[str, Interval]:
+    """The median with its 95 % interval, and the worst; neither of no numbers."""
+    numbers = [x for x in cosines if x is not None]
+    if not numbers:
+        return {}
+    ends = stats.median_interval(numbers, stats.CONFIDENCE)
+    worst = min(numbers)
+    return {
+        "cosine": Interval(statistics.median(numbers), *ends),
+        "worst text": Interval(worst, worst, worst),
+    }
+
+
+def comparison_of(step: Mapping[str, Any]) -> Comparison:
+    """A step's pairs with the original; in older files the samples stand beside the verdict."""
+    samples = step.get("samples_s") or {"a_s": step.get("a_s"), "b_s": step.get("b_s")}
+    both = {side: some for side, some in zip(("a_s", "b_s"), samples.values(), strict=True) if some}
+    return msgspec.convert({**both, **step["comparison"]}, Comparison)
+
+
+def results(evidence: Evidence) -> list[ResultGroup]:
+    """A group a length of a step, with Holm's correction over all variants and lengths."""
+    original = evidence.made["original"]
+    places = long_texts(original)
+    rows = [row for row in evidence.rows if row["status"] == "measured"]
+    timed = [
+        (row["variant"], step["seq"], comparison_of(step))
+        for row in rows
+        for step in row["steps"]
+        if "why" not in step
+    ]
+    verdicts = stats.holm([pairs for *_, pairs in timed])
+    steps = {
+        (name, seq): (pairs, corrected is not None and corrected.verdict is Verdict.FASTER)
+        for (name, seq, pairs), corrected in zip(timed, verdicts, strict=True)
+    }
+    for step in original["floor"]:
+        pairs = comparison_of(step)
+        steps[NO_ATTENTION, step["seq"]] = pairs, pairs.verdict is Verdict.FASTER
+    floor = {"variant": NO_ATTENTION, "computes": "", "family": "", "cosines": []}
+    groups = []
+    for seq in sorted({seq for _, seq in steps}):
+        some = [_result(row, places, steps.get((row["variant"], seq))) for row in [floor, *rows]]
+        setting = f"a step of {seq:,} tokens"
+        groups.append(ResultGroup(setting, "cosine", LEVEL, "the original", some))
+    return groups
+
+
+def _result(
+    row: Mapping[str, Any], places: Sequence[int], step: tuple[Comparison, bool] | None
+) -> Result:
+    about = {name: row[name] for name in ("variant", "computes", "family")}
+    scores = median_of([row["cosines"][n] for n in places]) if row["cosines"] else {}
+    if step is None:
+        return Result(**about, scores=scores)
+    pairs, faster = step
+    ratio = Interval(*(getattr(pairs, end) for end in ("ratio", "low", "high")))
+    step_s = statistics.median_high(pairs.b_s)
+    return Result(**about, scores=scores, step=ratio, step_s=step_s, faster=faster)
+
+
+def notes(evidence: Evidence) -> Iterator[str]:
+    """The model and its texts, and the meaning of the words in the tables."""
+    original, texts, options = (evidence.made[name] for name in ("original", "texts", "wanted"))
+    if tokens := original.get("tokens"):
+        long = sum(length >= LONG for length in tokens)
+        few = long < len(long_texts(original))
+        yield (
+            f"{evidence.made['model']['name']}, {options['dtype']} on {options['device']}; "
+            f"{texts['texts']} texts ({texts['source']}, {texts['digest']}) of {min(tokens)} to "
+            f"{max(tokens)} tokens, {long} of them long ({LONG} and more)"
+            + ("; too few, so what is said of long texts is of all" if few else "")
+        )
+    yield (
+        "cosine: with the original's embedding in float64; median over long texts, its 95 % "
+        "interval"
+    )
+    yield (
+        "of the time: of the original's step, one text, no padding, no gradients, 99 % interval; "
+        f"green: faster after Holm's correction over all; {NO_ATTENTION}: what a variant can gain "
+        "ends there"
+    )

@@ -1,0 +1,222 @@
+"""Results of any task in sentences, tables, rows of CSV, and one picture: score × time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attnbench.answer.regimes import frontier
+from attnbench.core.evidence import Evidence
+from attnbench.core.format import first_few, ms, name_and_kind
+from attnbench.features.quality.task import (
+    MARKS,
+    Interval,
+    Result,
+    ResultGroup,
+    Standing,
+    status_words,
+)
+from attnbench.report import tidy
+from attnbench.report.figures import sheet as labels
+from attnbench.report.figures import style
+from attnbench.report.figures.sheet import FAINT, GRID, Plot, finish, sheet
+from attnbench.report.tables import BAD, GOOD, Styled, Table, columns
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+NAMED = 8
+"""Variants that a sentence names."""
+
+
+def conclusions(groups: Sequence[ResultGroup]) -> list[str]:
+    """The sentences of all settings."""
+    return [f"{line[0].upper()}{line[1:]}." for group in groups for line in conclude(group)]
+
+
+def conclude(group: ResultGroup) -> Iterator[str]:
+    """Who keeps the level, the fastest of them, and the best of what is faster."""
+    names: dict[Standing, list[str]] = {standing: [] for standing in Standing}
+    judged = group.judged()
+    for result in judged:
+        score = result.scores[group.score]
+        names[score.standing(group.level)].append(f"{result.variant} ({score})")
+        if result.variant == group.baseline and score.standing(group.level) != Standing.KEEPS:
+            yield (
+                f"{group.setting}: {group.baseline} itself is not known to keep {group.level:g}: "
+                "what the others lack says nothing of them"
+            )
+    parts = [f"{standing}: {first_few(some, NAMED)}" for standing, some in names.items() if some]
+    if parts:
+        yield f"{group.setting}, {group.score}: {group.level:g} {'; '.join(parts)}"
+    others = [result for result in group.keepers(group.level) if result.variant != group.baseline]
+    for result in others[:1]:
+        gain = "" if result.faster else f", so none gains on {group.baseline}"
+        yield f"the fastest other that keeps it is {_with_step(result)}{gain}"
+    faster = [result for result in judged if result.faster and result not in others[:1]]
+    for result in sorted(faster, key=lambda r: -r.scores[group.score].value)[:1]:
+        yield (
+            f"the best of what is faster than {group.baseline} beyond doubt is "
+            f"{_with_step(result)}, with {result.scores[group.score]}"
+        )
+
+
+def _with_step(result: Result) -> str:
+    name = name_and_kind(result.variant, result.computes)
+    return f"{name}, in {result.step.with_ends if result.step else ''} of the time"
+
+
+def tables(groups: Sequence[ResultGroup]) -> list[Table]:
+    """A table a setting."""
+    return [_table(group) for group in groups]
+
+
+def _table(group: ResultGroup) -> Table:
+    shown = [r for r in group.results if group.score not in r.scores] + group.judged()
+    scores = list(dict.fromkeys(name for r in shown for name in r.scores))
+    timed = any(result.step for result in shown)
+    more = list(dict.fromkeys(name for r in shown for name in r.more))
+    lines = []
+    for result in shown:
+        cells: list[Any] = [_score(result.scores.get(name), group.level) for name in scores]
+        if timed:
+            step, quick = result.step, GOOD if result.faster else ""
+            cells += [result.step_s and ms(result.step_s), step and Styled(step.with_ends, quick)]
+        figures = (result.more.get(name) for name in more)
+        cells += [None if x is None else f"{x:,.0f}" for x in figures]
+        lines.append((result.variant, result.computes, *cells))
+    right = [*scores, *(("ms", "of the time") if timed else ()), *more]
+    heads = columns("variant", "computes", *right, right=right, wrap=["computes"])
+    return Table(f"{group.setting}: {group.score}, to keep {group.level:g}", heads, lines)
+
+
+def _score(score: Interval | None, level: float) -> Styled | None:
+    if score is None:
+        return None
+    standing = score.standing(level)
+    colour = {Standing.KEEPS: GOOD, Standing.LACKS: BAD}.get(standing, "")
+    return Styled(f"{score}{MARKS[standing]}", colour)
+
+
+def notes(evidence: Evidence) -> list[str]:
+    """The variants without figures and why, and the meaning of the marks."""
+    away = dict.fromkeys(r["variant"] for r in evidence.rows if r["status"] == "unavailable")
+    whys = [
+        f"! {row['variant']}: {why}"
+        for row in evidence.rows
+        if row["status"] != "unavailable"
+        for why in [*([status_words(row)] if row["reason"] else []), *row.get("amiss", ())]
+    ]
+    return [
+        *([f"not available here ('attnbench list' says why): {', '.join(away)}"] if away else []),
+        *dict.fromkeys(whys),
+        "± the farther end of the interval; ✓ all of it keeps the level, ? it lies across it or "
+        "there is none",
+    ]
+
+
+def csv_rows(evidence: Evidence, groups: Sequence[ResultGroup]) -> Iterator[tidy.Row]:
+    """A row a variant and a score in each setting, then those without one."""
+    for group in groups:
+        for result in group.results:
+            about = {"variant": result.variant, "computes": result.computes}
+            took = {**tidy.flat({"step_s": result.step_s}), **_ends("ratio", result.step)}
+            for name in result.scores or [""]:
+                at = {**about, "setting": group.setting, "score": name}
+                score = _ends("value", result.scores.get(name))
+                yield {**at, **score, **took, **result.more}
+    shown = {result.variant for group in groups for result in group.results}
+    for row in evidence.rows:
+        if row["variant"] not in shown:
+            names = ("variant", "computes", "status", "reason", "remedy")
+            yield {name: row.get(name, "") for name in names}
+
+
+def _ends(name: str, interval: Interval | None) -> tidy.Row:
+    """Three columns, with six digits."""
+    ends = (interval.value, interval.low, interval.high) if interval else (None,) * 3
+    names = (name, f"low_{name}", f"high_{name}")
+    return {n: x if x is None else float(f"{x:.6g}") for n, x in zip(names, ends, strict=True)}
+
+
+WIDE, HIGH = 360.0, 300.0
+"""Points: of a panel."""
+LEFT, RIGHT, ABOVE, BELOW = 52.0, 122.0, 52.0, 32.0
+NAMES = 22
+NEAREST = 1e-4
+"""One minus a score: what is nearer to 1 lies at the top edge."""
+TICKS = (0.9999, 0.999, 0.99, 0.95, 0.9, 0.8, 0.6, 0.4, 0.0)
+RATIOS = (0.2, 0.5, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
+
+
+def draw(evidence: Evidence, groups: Sequence[ResultGroup]) -> Plot | None:
+    """A panel a setting: score × time; None where nothing has both."""
+    both = {group.setting: [r for r in group.judged() if r.step] for group in groups}
+    panels = [group for group in groups if both[group.setting]]
+    if not panels:
+        return None
+    wide = LEFT / 2 + WIDE * len(panels) + RIGHT
+    title = "What a variant costs a model: quality × time"
+    with sheet(wide / 72, (BELOW + HIGH + ABOVE) / 72) as figure:
+        labels.heading(figure, title, evidence.made["machine"]["name"])
+        results = [result for group in panels for result in both[group.setting]]
+        looks, best = style.looks(results), []
+        scores = [r.scores[g.score].value for g in panels for r in both[g.setting]]
+        worst = 1.4 * max(0.15, *map(_far, scores))
+        for place, group in enumerate(panels):
+            left = LEFT + WIDE * place
+            axes = labels.add_axes(figure, (left, BELOW, left + WIDE - LEFT, BELOW + HIGH))
+            best += _draw_panel(axes, group, both[group.setting], looks, worst)
+        order = sorted(looks.values(), key=lambda look: look.variant not in best)
+        style.legend(figure, order[:NAMES])
+        words = f"Beaten by none both ways: {', '.join(dict.fromkeys(best))}"
+        return finish(figure, evidence.kind, title, words)
+
+
+def _draw_panel(
+    axes: Axes,
+    group: ResultGroup,
+    results: Sequence[Result],
+    looks: Mapping[str, style.Look],
+    worst: float,
+) -> list[str]:
+    """The points with both intervals; the variants that none beats both ways."""
+    points = {r.variant: (r.step.value, 1 - r.scores[group.score].value) for r in results if r.step}
+    front = frontier(points)
+    ends = [x for result in results if result.step for x in _three(result.step)]
+    xs = style.limits([1.0, *ends], least=1.5)
+    _draw_axes(axes, group, xs, worst)
+    for result in results:
+        assert result.step is not None
+        x, low, high = _three(result.step)
+        y, below, above = map(_far, _three(result.scores[group.score]))
+        leads = result.variant in front
+        more: dict[str, Any] = {"alpha": 1.0 if leads else 0.75, "zorder": 3}
+        more |= looks[result.variant].marks(5.5 if leads else 4.5)
+        across, up = [[x - low], [high - x]], [[y - above], [below - y]]
+        axes.errorbar([x], [y], up, across, elinewidth=0.9, **more)
+    return front
+
+
+def _three(interval: Interval) -> tuple[float, float, float]:
+    value, low, high = interval.value, interval.low, interval.high
+    return value, value if low is None else low, value if high is None else high
+
+
+def _far(score: float) -> float:
+    return max(NEAREST, 1 - score)
+
+
+def _draw_axes(axes: Axes, group: ResultGroup, xs: tuple[float, float], worst: float) -> None:
+    """With the corner of what is faster and good enough."""
+    top, inside = NEAREST / 1.5, [x for x in RATIOS if xs[0] <= x <= xs[1]]
+    axes.set(xscale="log", xlim=xs, yscale="log", ylim=(worst, top))
+    axes.set_xticks(inside, [f"{x:g}" for x in inside])
+    ticks = [x for x in TICKS if 1 - x <= worst]
+    axes.set_yticks([1 - x for x in ticks], [f"{x:g}" for x in ticks])
+    axes.minorticks_off()
+    axes.set_title(group.setting, loc="left", fontsize=8)
+    axes.set_xlabel(f"step time over {group.baseline}'s (less is better)", labelpad=1, fontsize=8)
+    axes.set_ylabel(group.score, labelpad=2, fontsize=8)
+    axes.fill_between([xs[0], 1.0], 1 - group.level, top, color=GRID, alpha=0.45, linewidth=0)
+    axes.axvline(1.0, color=FAINT, linewidth=0.9)
