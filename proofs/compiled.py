@@ -263,7 +263,8 @@ def summary(row: str, capability: int, launches: Sequence[Launch]) -> str:
     """A row on one kind of GPU in a line."""
     facts = [launch for launch in launches if "refused" not in launch]
     if not facts:
-        return f"{row} sm_{capability}: {launches[0]['refused']}"
+        reasons = [launch["refused"] for launch in launches] or ["it takes none of the problems"]
+        return f"{row} sm_{capability}: {reasons[0]}"
     registers, spilled = (max(x[fact] for x in facts) for fact in ("registers", "spilled"))
     return (
         f"{row} sm_{capability}: {len(facts)} launches, at most {registers} registers and "

@@ -105,23 +105,37 @@ def differentiated(function, tensors, seed=1):
     return [out.detach(), *torch.autograd.grad(out, leaves, above, materialize_grads=True)]
 
 
-def kept_bytes(function, tensors):
-    """Bytes that autograd keeps between forward and backward, each storage counted once."""
-    storages = {}
+def softmax(p, q, k, v, visible=None):
+    """Exact attention by the mask's dense form, or another; rows that see nothing give zeros."""
+    if visible is None:
+        visible = p.mask.visible(p.shape)
+    visible, bias = torch.as_tensor(visible), p.mask.bias(p.shape)
+    k, v = (x.repeat_interleave(p.heads // x.shape[1], 1) for x in (k, v))
+    scores = q @ k.mT * p.scale + (0 if bias is None else torch.as_tensor(bias).to(q.dtype))
+    blind = ~visible.any(-1, keepdim=True)
+    weights = scores.masked_fill(~(visible | blind), -torch.inf).softmax(-1)
+    return (weights @ v).masked_fill(blind, 0.0)
 
-    def keep(x):
-        storages[x.untyped_storage().data_ptr()] = x.untyped_storage()  # alive: no address twice
-        return x
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        function(*(x.detach().requires_grad_() for x in tensors))
-    return sum(storage.nbytes() for storage in storages.values())
+FAR = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1e-2}
+"""Relative errors, by the norm."""
 
 
-def softmax(p, q, k, v, mask=None):
-    """Exact attention by torch; ``mask`` as torch takes it."""
-    k, v = (x.repeat_interleave(p.group, 1) for x in (k, v))
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
+def check(p, attend, exact=softmax):
+    """The output and, where there are any, the gradients, against float64; returns the leaves."""
+    leaves = [x.requires_grad_(p.gradients) for x in inputs(p, seed=7)]
+    twins = [x.detach().double().requires_grad_(p.gradients) for x in leaves]
+    out, want = attend(*leaves), exact(p, *twins)
+    pairs = [(out, want)]
+    if p.gradients:
+        dout = torch.randn(want.shape, generator=torch.Generator().manual_seed(8)).to(out.dtype)
+        got = torch.autograd.grad(out, leaves, dout)
+        pairs += zip(got, torch.autograd.grad(want, twins, dout.double()), strict=True)
+    for one, other in pairs:
+        assert one.shape == other.shape and one.dtype == getattr(torch, p.dtype)
+        off = (one.detach().double() - other.detach()).norm() / other.detach().norm().clamp(min=1.0)
+        assert off < FAR[p.dtype], float(off)
+    return leaves
 
 
 def layer(mask="none", phase="forward", length=33, level="layer", **more):
