@@ -72,17 +72,6 @@ def test_bytes_are_every_end_that_is_seen_once_and_a_causal_square_is_counted_by
     assert costs.softmax(p).flops == 2 * 3 * (1 + 2 + 3 + 4) * 4 * 64
 
 
-@pytest.mark.parametrize("phase", ["forward", "backward", "train", "decode"])
-def test_the_mean_costs_an_addition_for_each_value_and_reads_no_queries_or_keys(phase):
-    padding = Mask.parse("padding:0,6")
-    p = Problem(batch=2, heads=4, kv_heads=2, **SMALL, phase=phase, mask=padding)
-    values, outputs = 6 * 2 * 3, 2 * 4 * 5 * 3
-    adds = {"backward": outputs, "train": values + outputs}.get(phase, values)
-    work = costs.mean(p)
-    assert work.flops == adds
-    assert work.bytes == 4 * (values + outputs) * (2 if phase == "train" else 1)
-
-
 def test_every_exact_row_is_charged_the_work_of_the_mathematics(monkeypatch):
     """However its threads are spelled: OpenMP takes a count for each level of nesting."""
     exact = [row.name for row in TABLE.rows.values() if row.family == "dense" and row.exact]

@@ -158,21 +158,6 @@ def test_alibi_slopes_follow_the_rule_of_the_paper():
 
 
 @pytest.mark.parametrize(
-    ("loose", "strict"),
-    [
-        (" causal ", "causal"),
-        ("causal@lower-right", "causal"),
-        ("none+causal", "causal"),
-        ("window: 1, 2", "window:1,2"),
-        ("padding:007", "padding:7"),
-    ],
-)
-def test_a_loose_spelling_is_the_strict_one(loose, strict):
-    assert Mask.parse(loose) == Mask.parse(strict)
-    assert str(Mask.parse(loose)) == strict
-
-
-@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("", "the masks are none, causal, window"),
@@ -190,15 +175,6 @@ def test_a_bad_spelling_is_refused_with_a_sentence(text, says):
     with pytest.raises(InvalidMask) as caught:
         Mask.parse(text)
     assert str(caught.value).startswith(f"mask {text!r}") and says in str(caught.value)
-
-
-def test_a_mask_keeps_the_kinds_asked_for_and_is_causal_where_both_corners_read_it_alike():
-    mask = Mask.parse("causal+window:1,2+alibi@upper-left")
-    assert str(mask.only("window", "causal")) == "causal+window:1,2@upper-left"
-    assert str(mask.only("bias")) == "none@upper-left"
-    texts = (("causal", 4), ("causal", 5), ("causal@upper-left", 5), ("causal+alibi", 4))
-    causal = [Mask.parse(text).is_causal(Shape(1, 1, 4, kv_len)) for text, kv_len in texts]
-    assert causal == [True, False, True, False]
 
 
 @pytest.mark.parametrize(

@@ -132,9 +132,11 @@ def test_a_process_that_hangs_is_ended_with_all_it_started(monkeypatch, tmp_path
 
 @pytest.mark.slow
 def test_every_command_works_on_a_cpu(tmp_path, capsys):
-    assert main(["--out", str(tmp_path), "--device", "cpu", "--minutes", "15"]) in (0, 1)
-    assert main(["--out", str(tmp_path), "--device", "cpu", "--minutes", "15"]) in (0, 1)
+    """All but the self-check, which has tests of its own."""
+    names = [each.name for each in steps() if each.name != "selfcheck"]
+    words = ["--out", str(tmp_path), "--device", "cpu", "--minutes", "15", "--steps", *names]
+    assert main(words) in (0, 1)
     ends = json.loads((tmp_path / "summary.json").read_text())
     assert {one["status"] for one in ends.values()} <= {"done", "finding"}, capsys.readouterr().out
-    assert ends.keys() == {each.name for each in steps()}
+    assert sorted(ends) == sorted(names)
     assert len(list(Path(tmp_path, "results", "h200").glob("*/*/run.json"))) == 1

@@ -12,7 +12,7 @@ from attnbench.gate.watch import left_changed, snapshot
 from impls.layers.attention import from_torch, torch_parameters
 from impls.layers.mixed import _edges
 from impls.spec import Unsupported
-from tests.impls.small import TABLE, both_forms, cost, layer, verdict
+from tests.impls.small import TABLE, both_forms, layer, verdict
 
 
 def test_weights_by_einsum_are_torchs_by_heads():
@@ -103,12 +103,6 @@ def layer_of(name, phase="forward", length=32, **more):
     return layer(phase=phase, length=length, level=TABLE.find(name).level, **more)
 
 
-def test_a_decoder_projects_new_tokens_alone_and_reads_its_cache():
-    short, long = (cost("mha", layer_of("mha", "decode", q_len=1, kv_len=n)) for n in (1001, 2001))
-    assert long.flops - short.flops == 1000 * 4 * 32
-    assert long.bytes - short.bytes == 1000 * 2 * 32 * 4
-
-
 FAST = {
     "layer": "aten::_native_multi_head_attention",
     "block": "aten::_transformer_encoder_layer_fwd",
@@ -117,14 +111,8 @@ FAST = {
 
 @pytest.mark.parametrize("name", ["mha.native?need_weights=true", "block.native?norm=post"])
 def test_the_gate_takes_the_fast_path(name):
-    for cell in (
-        {"mask": "window:5,2", "batch": 2, "dtype": "bfloat16"},
-        {"mask": "causal+padding:37,20", "batch": 2, "inputs": "peaky"},
-        {"q_len": 1, "kv_len": 1},
-    ):
-        assert verdict(f"{name}&fastpath=true", layer_of(name, length=37, **cell)).reason is None, (
-            cell
-        )
+    problem = layer_of(name, length=37, mask="causal+padding:37,20", batch=2, inputs="peaky")
+    assert verdict(f"{name}&fastpath=true", problem).reason is None
 
 
 @pytest.mark.parametrize("name", ["mha.native", "block.native"])
@@ -181,10 +169,8 @@ NUMBERS = torch.zeros(B, M).masked_fill(PADDING, -torch.inf)
     ("options", "key_bias", "masks"),
     [
         ({}, True, {}),
-        ({"batch_first": False}, False, {}),
         ({"kdim": 10, "vdim": 14}, False, {}),
         ({"vdim": 6, "bias": False, "batch_first": False}, True, {}),
-        ({}, True, {"attn_mask": HIDDEN}),
         ({}, True, {"attn_mask": torch.randn(B * H, N, M)}),
         ({}, True, {"attn_mask": HIDDEN, "key_padding_mask": PADDING}),
         ({}, True, {"attn_mask": torch.randn(N, M), "key_padding_mask": NUMBERS}),

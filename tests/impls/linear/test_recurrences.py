@@ -13,7 +13,7 @@ from impls.errors import CantBeDone
 from impls.linear import delta, gla, ssd, unrolled
 from impls.spec import InvalidRow
 from tests.impls import small
-from tests.impls.small import both_forms, cost, differentiated, verdict
+from tests.impls.small import both_forms, cost, differentiated
 
 
 def problem(mask="causal", length=75, **changes):
@@ -213,14 +213,6 @@ def test_gates_that_close_to_nothing_overflow_nowhere():
     want = by_hand("gla", leaves, p)
     assert log_alphas(leaves[1].detach().double().numpy(), p).min() < -140
     np.testing.assert_allclose(out.detach().numpy(), want, rtol=1e-4, atol=1e-5 * abs(want).max())
-
-
-@pytest.mark.parametrize(("width", "inputs"), [(1, "normal"), (4, "equal_keys")])
-def test_chunks_end_where_their_rounding_would_be_more_than_the_recurrence_s(width, inputs):
-    p = problem(head_dim=width, dtype="float32", inputs=inputs, length=300)
-    note = both_forms("delta?chunk=1000", p)[0].note()
-    assert note.startswith(f"chunks of {16 * width} tokens: the")
-    assert verdict("delta?chunk=1000", p).reason is None
 
 
 def test_a_short_sum_after_long_ones_keeps_its_digits():

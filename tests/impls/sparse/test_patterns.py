@@ -103,15 +103,6 @@ def test_bigbird_has_its_own_neighbouring_global_and_that_many_other_blocks(caus
         assert len(keys) == len(sure) + min(random, len(allowed - sure))
 
 
-def test_bigbird_without_causality_lets_global_rows_see_all_and_all_see_global_keys():
-    visible = seen_by(SMALL["bigbird"], problem(50))
-    assert visible[:8].all()
-    assert visible[:, :8].all()
-    blocks = layout(7, 1, 2, 0, False).tolist()
-    for i in range(8, 50):
-        assert set(np.flatnonzero(visible[i]) // 8) == {x for x in blocks[i // 8 - 1] if x >= 0}
-
-
 WORK = [("none", 1, 0), ("none", 64, 0), ("causal", 64, 0), ("none", 301, 1), ("causal", 301, 5)]
 
 
