@@ -154,20 +154,17 @@ class Machine:
         self.chance = random.Random(f"{seed} {program}")
         self.copies = []
         self.turn, self.ended, self.now = threading.Semaphore(0), False, None
-        self.late = self.chance.choice((0.02, 0.3, 0.9))
 
     def specialize(self, works):
         parts = [Partition(self, *work) for work in works]
-        pace = [self.chance.random() ** 3 + 0.01 for _ in parts]
         try:
             while not all(p.over for p in parts):
                 able = [p for p in parts if not p.over and (p.until is None or p.until())]
-                if self.copies and (not able or self.chance.random() < self.late):
+                if self.copies and (not able or self.chance.random() < 0.3):
                     self.copies.pop(self.chance.randrange(len(self.copies)))()
                     continue
                 assert able, "all partitions wait: a deadlock"
-                odds = [pace[parts.index(p)] for p in able]
-                (self.now,) = self.chance.choices(able, odds)
+                self.now = self.chance.choice(able)
                 self.now.may.release()
                 self.turn.acquire()
                 if self.now.error is not None:
