@@ -1,6 +1,6 @@
 """What the ruler claims of itself, measured here: ``python proofs/ruler.py [PART …]``.
 
-Parts: startup, sweep, endurance, timer, oracle, pairs, plain; all of them if none is named.
+Parts: startup, sweep, endurance, timer, pairs, plain; all of them if none is named.
 Each figure is printed beside its limit; the exit status is 1 if one is beyond it. Leave the machine
 alone meanwhile.
 """
@@ -11,7 +11,6 @@ import gc
 import itertools
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -178,30 +177,6 @@ def _nothing() -> None:
     pass
 
 
-def oracle() -> Iterator[Figure]:
-    """A million scores a row: 131,072 tokens, 8 heads of 64, causal, 256 rows, all gradients."""
-    import torch
-
-    from attnbench.gate.inputs import make
-    from attnbench.gate.oracle import compare, exact, sample_rows
-
-    torch.set_num_threads(1)
-    n = 131072
-    problem = Problem(q_len=n, kv_len=n, phase="train", mask=Mask.parse("causal"))
-    inputs = make(problem, 0)
-    rows = sample_rows(n, 256, 0)
-    dout = torch.randn(1, 8, len(rows), 64)
-    start = time.perf_counter()
-    truth = exact(problem, *inputs.qkv, rows, dout)
-    for tensor in (truth.out, truth.dq, truth.dk, truth.dv):
-        assert tensor is not None
-        assert compare(tensor.float(), tensor).relative < 1e-6
-    seconds = time.perf_counter() - start
-    yield "131,072 tokens checked, forward and three gradients", seconds, 40, "s"
-    high = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    yield "memory of the whole process", high, 3, "GiB"
-
-
 @contextmanager
 def busy_core() -> Iterator[None]:
     """Somebody else at work on another core, if there is one."""
@@ -325,7 +300,7 @@ def plain() -> Iterator[Figure]:
 
 
 PARTS: dict[str, Callable[[], Iterator[Figure]]] = {
-    part.__name__: part for part in (startup, sweep, endurance, timer, oracle, pairs, plain)
+    part.__name__: part for part in (startup, sweep, endurance, timer, pairs, plain)
 }
 
 
