@@ -12,8 +12,8 @@ from torch import Tensor
 
 from impls.problem import Problem
 
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""``attend(q, k, v) -> out``"""
+Attend = Callable[..., Tensor]
+"""``attend(q, k, v) -> out``, and further inputs by name"""
 Define = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """``define(q, k, v, rows) -> out`` of those rows, in whatever dtype comes."""
 

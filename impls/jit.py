@@ -58,9 +58,9 @@ def fitting(variant: str) -> Callable[[Launcher], Launcher]:
 
     def around(launch: Launcher) -> Launcher:
         @functools.wraps(launch)
-        def launched(*arguments: Any) -> Any:
+        def launched(*arguments: Any, **more: Any) -> Any:
             try:
-                return launch(*arguments)
+                return launch(*arguments, **more)
             except Exception as error:
                 if type(error).__name__ != "OutOfResources":  # triton's, which is not imported here
                     raise

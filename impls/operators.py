@@ -122,12 +122,17 @@ class Parameter:
         """None for a value that it takes, else what it must be."""
         if self.input is not None:
             return None if value is True else "given or left out"
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return None if number and 0 < value < inf else "a number above 0"
+        number = value if isinstance(value, int | float) and value is not True else -1
+        return None if 0 < number < inf else "a number above 0"
 
 
 PARAMETERS = {
     "scale": Parameter("the factor of the scores; head_dim**-0.5 if not given"),
+    "sinks": Parameter(
+        "a learned logit a head beside the scores, that no value follows",
+        TensorSpec(("heads",), keyword=True),
+    ),
+    "softcap": Parameter("scores s become N tanh(s / N), before the mask"),
 }
 """By name, as the command line, a problem, its records and keywords of calls have it."""
 QKV = {

@@ -48,6 +48,10 @@ class Problem:
     device: str = "cpu"
     scale: float = None  # type: ignore[assignment]
     """The factor of the scores; where none is set, head_dim**-0.5."""
+    softcap: float | None = None
+    """Scaled scores s become softcap * tanh(s / softcap), before the mask."""
+    sinks: bool | None = None
+    """True where each head has a learned logit beside its scores, that no value follows."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim"):

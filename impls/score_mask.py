@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from impls.heads import ungrouped
@@ -50,13 +51,41 @@ class ScoreMask:
         self.bias = grouped_mask(base, problem)
 
     def add_(self, scores_bcrm: Tensor) -> Tensor:
-        """The scores with the mask added in place."""
+        """The scores under the soft cap, with the mask added, in place."""
+        scores_bcrm = cap_(scores_bcrm, self.problem)
         return scores_bcrm if self.bias is None else scores_bcrm.add_(self.bias)
 
     def close(self, out_bcre: Tensor) -> Tensor:
         """The output by query heads, zero where a row may see nothing."""
         out = ungrouped(out_bcre, self.problem)
         return out if self.blind is None else out.masked_fill(self.blind, 0.0)
+
+
+def cap_(scores: Tensor, problem: Problem) -> Tensor:
+    """Scaled scores under the problem's soft cap, in place where no gradient flows."""
+    if problem.softcap is None:
+        return scores
+    scores = scores.div_(problem.softcap).tanh_()
+    return scores * problem.softcap if scores.requires_grad else scores.mul_(problem.softcap)
+
+
+def weights(scores: Tensor, sinks_h: Tensor | None, problem: Problem) -> Tensor:
+    """The softmax of grouped scores [b, c, ..., g n, m]; of each head's sink, if any, nothing but
+    what it takes from the others.
+    """
+    if sinks_h is None:
+        return scores.softmax(-1)
+    c, rows = problem.kv_heads, scores.shape[-2]
+    column = sinks_h.view(c, -1, 1).expand(-1, -1, rows // problem.group).reshape(c, rows, 1)
+    column = column.view(1, c, *[1] * (scores.dim() - 4), rows, 1).expand(*scores.shape[:-1], 1)
+    return torch.cat([scores, column], -1).softmax(-1)[..., :-1]
+
+
+def beside_sinks(out_bhne: Tensor, log_sums_bhn: Tensor, sinks_h: Tensor) -> Tensor:
+    """The output of rows whose softmax left the sinks out, from the log-sums of their scores."""
+    above = sinks_h[:, None].to(log_sums_bhn.dtype) - log_sums_bhn
+    share = F.softplus(above).neg().exp()  # a sigmoid's own gradient loses what is near one
+    return out_bhne * share[..., None].to(out_bhne.dtype)
 
 
 def blind_rows(problem: Problem) -> Tensor | None:

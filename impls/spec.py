@@ -164,6 +164,8 @@ class Variant:
             if not isinstance(names, Mapping):
                 names = dict.fromkeys(self.devices, tuple(names))
             object.__setattr__(self, name, {d: tuple(v) for d, v in names.items()})
+        if self.level != "core":
+            object.__setattr__(self, "parameters", ())
         for name in ("devices", "requires", "swaps", "parameters"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         self._check()
@@ -296,7 +298,6 @@ class Variant:
             cross=min(self.cross, core.cross, key=CROSSES.index), head_dims=core.head_dims,
             requires=tuple(dict.fromkeys((*self.requires, *core.requires))),
             untried=self.untried or core.untried, swaps=core.swaps,
-            parameters=tuple(n for n in core.parameters if not PARAMETERS[n].input),
         )  # fmt: skip
 
     def with_options(self, texts: Mapping[str, str]) -> Variant:

@@ -24,6 +24,7 @@ from attnbench.gate.reference import (
     Tensors,
     defined,
     differentiated,
+    gradient_axes,
     wide,
 )
 
@@ -158,7 +159,8 @@ def _dense_truth(
         for name, want in (judged.whole or {}).items():
             if name not in reference.cancels:
                 plain, dtype = reference.plain[name], judged.problem.dtype
-                budget.check_unsampled(name, tensors[name], want, plain, dtype)
+                part = as_rows(tensors[name], gradient_axes(name, reference.specs))
+                budget.check_unsampled(name, part, want, plain, dtype)
     return list(tensors.values())
 
 

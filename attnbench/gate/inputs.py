@@ -84,7 +84,7 @@ class Inputs(dict[str, Tensor]):
         return next(iter(self.values())).device
 
     @property
-    def arguments(self) -> tuple[list[Tensor], dict[str, Tensor]]:
+    def arguments(self) -> tuple[list[Tensor], dict[str, Any]]:
         """What ``attend`` gets by place, and what by name."""
         by_name = {name: x for name, x in self.items() if self.specs[name].keyword}
         return [x for name, x in self.items() if name not in by_name], by_name

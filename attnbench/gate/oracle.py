@@ -6,6 +6,7 @@ gradient zero outside those rows, dk and dv are exact too, over all keys:
     p = softmax(s)   out = p v   dv = p^T dout   ds = p (dout v^T - sum(dout out))
     dq = scale ds k  dk = scale ds^T q
 
+Under a soft cap s is c tanh(x / c) of the scaled scores x, and ds becomes ds (1 - (s / c)^2).
 One block of rows at a time, keys only as far as the mask lets those rows see; one key/value head at
 a time on a CPU, as many as fit on a GPU. Legend: x key/value heads over the batch, g query heads to
 each, r rows, m keys in sight, d head_dim, e v_head_dim.
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from attnbench.core.record import Error
 from attnbench.gate.findings import Wrong
+from attnbench.gate.inputs import as_rows
 from impls.heads import Define, to_query_heads
 from impls.problem import Problem
 
@@ -41,8 +43,18 @@ class Exact(NamedTuple):
     dq: Tensor | None
     dk: Tensor | None
     dv: Tensor | None
+    dsinks: Tensor | None
+    """[heads]; None where there are no sinks."""
     entropy: float
     """Mean over rows that see two keys or more, as a share of that of uniform weights."""
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The output, as ``forward``, and the gradients, in rows."""
+        values = {"forward": self.out, "dq": self.dq, "dk": self.dk, "dv": self.dv}
+        if self.dsinks is not None:
+            values["dsinks"] = as_rows(self.dsinks, ("heads",))
+        return {name: x for name, x in values.items() if x is not None}
 
 
 class _Block(NamedTuple):
@@ -62,9 +74,11 @@ def exact(
     rows: Tensor,
     dout: Tensor | None = None,
     *,
+    sinks: Tensor | None = None,
     uniform: bool = False,
 ) -> Exact:
-    """Softmax attention of the sampled rows. ``dout`` is [batch, heads, rows, v_head_dim].
+    """Softmax attention of the sampled rows. ``dout`` is [batch, heads, rows, v_head_dim], sinks
+    [heads].
 
     ``uniform`` gives every key in sight the same weight: what ``mean_v`` computes.
     """
@@ -81,6 +95,8 @@ def exact(
     do_x = None if dout is None else dout.reshape(b * c, g, *dout.shape[2:])
     dk_x, dv_x, k_x, v_x = (y.flatten(0, 1) for y in (dk, dv, k, v))
     q_x = q[:, :, rows].reshape(b * c, g, len(rows), -1)
+    sinks_cg = None if sinks is None else sinks.double().view(c, g)
+    d_sinks = None if sinks_cg is None else torch.zeros_like(sinks_cg)
     entropy, counted = torch.zeros(2, dtype=torch.float64, device=q.device)
     blocks = list(_blocks(problem, rows, plain=uniform))
     for some in torch.arange(b * c).split(_heads_at_once(problem, len(rows), q.device.type)):
@@ -95,7 +111,10 @@ def exact(
             )
             seen = _own(problem, block.seen, some)
             bias = None if block.bias is None else _own(problem, block.bias, some)
-            p = _weights(q_in @ k_in.mT * problem.scale, seen, bias)
+            scores = cap(problem, q_in @ k_in.mT * problem.scale)
+            slope = None if problem.softcap is None else 1 - (scores / problem.softcap).square()
+            sink = None if sinks_cg is None else sinks_cg[some % c, :, None, None]
+            p, p_sink = _weights(scores, seen, bias, sink)
             out_x[own, :, block.at] = o = p @ v_in
             counts = seen.sum(-1).expand(p.shape[:3])  # as a share of that of as many alike
             shares = torch.special.entr(p).sum(-1) / counts.double().log()
@@ -105,13 +124,17 @@ def exact(
                 continue
             do = do_x[own, :, block.at].double()
             dv_x[own, block.keys] += p.flatten(1, 2).mT @ do.flatten(1, 2)
-            ds = (do @ v_in.mT).sub_((do * o).sum(-1, keepdim=True)).mul_(p)
+            lost = (do * o).sum(-1, keepdim=True)
+            if d_sinks is not None:
+                d_sinks.index_add_(0, some % c, -(p_sink * lost).sum((2, 3)))
+            ds = (do @ v_in.mT).sub_(lost).mul_(p)
+            ds = ds if slope is None else ds.mul_(slope)
             dq_x[own, :, block.at] = (ds @ k_in).mul_(problem.scale)
             dk_x[own, block.keys] += ds.flatten(1, 2).mT @ q_in.flatten(1, 2) * problem.scale
     mean = float(entropy / counted.clamp(min=1))
     if dout is None:
-        return Exact(out, None, None, None, mean)
-    return Exact(out, dq, dk, dv, mean)
+        return Exact(out, None, None, None, None, mean)
+    return Exact(out, dq, dk, dv, None if d_sinks is None else d_sinks.flatten(), mean)
 
 
 def _heads_at_once(problem: Problem, rows: int, device: str) -> int:
@@ -148,14 +171,29 @@ def _own(problem: Problem, table: Tensor, heads: Tensor) -> Tensor:
     return by_head[element if b > 1 else 0 * element, head if h > 1 else 0 * head]
 
 
-def _weights(scores: Tensor, visible: Tensor, bias: Tensor | None) -> Tensor:
-    """The softmax over what is in sight, in place; rows of zeros where nothing is."""
+def cap(problem: Problem, scores: Tensor) -> Tensor:
+    """Scaled scores under the problem's soft cap."""
+    if problem.softcap is None:
+        return scores
+    return (scores / problem.softcap).tanh() * problem.softcap
+
+
+def _weights(
+    scores: Tensor, visible: Tensor, bias: Tensor | None, sink: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The softmax over what is in sight and a sink, in place, and the sink's own weight; rows of
+    zeros where nothing is in sight.
+    """
     if bias is not None:
         scores += bias
     scores.masked_fill_(~visible, -torch.inf)
     kind = torch.finfo(torch.float64)
-    powers = scores.sub_(scores.amax(-1, keepdim=True).clamp_(min=kind.min)).exp_()
-    return powers.div_(powers.sum(-1, keepdim=True).clamp_(min=kind.tiny))
+    top = scores.amax(-1, keepdim=True).clamp_(min=kind.min)
+    top = top if sink is None else torch.maximum(top, sink)
+    powers = scores.sub_(top).exp_()
+    beside = torch.zeros_like(top) if sink is None else (sink - top).exp_()
+    total = (powers.sum(-1, keepdim=True) + beside).clamp_(min=kind.tiny)
+    return powers.div_(total), beside / total
 
 
 EDGES = (0, 1, 127, 128, -2, -1)
@@ -177,15 +215,27 @@ def sample_rows(q_len: int, count: int, seed: int) -> Tensor:
 def softmax_define(problem: Problem) -> Define:
     """The output of some rows, differentiable."""
 
-    def define(q: Tensor, k: Tensor, v: Tensor, rows: Tensor) -> Tensor:
+    def define(
+        q: Tensor, k: Tensor, v: Tensor, rows: Tensor, sinks: Tensor | None = None
+    ) -> Tensor:
         scores, blind = _scores(problem, q, k, rows)
-        return (scores.softmax(-1) @ to_query_heads(v, problem)).masked_fill(blind, 0.0)
+        if sinks is not None:
+            column = sinks[:, None, None].to(scores.dtype).expand(*scores.shape[:-1], 1)
+            scores = torch.cat([scores, column], -1)
+        weights = scores.softmax(-1)[..., : problem.kv_len]
+        return (weights @ to_query_heads(v, problem)).masked_fill(blind, 0.0)
 
     return define
 
 
 def recomputed(
-    problem: Problem, q: Tensor, k: Tensor, v: Tensor, rows: Tensor, dout: Tensor | None
+    problem: Problem,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rows: Tensor,
+    dout: Tensor | None,
+    sinks: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """The output and, over the rows, the gradients, from weights computed a second time."""
     dtype = q.dtype
@@ -194,13 +244,21 @@ def recomputed(
     k_bhmd, v_bhme = to_query_heads(k, problem), to_query_heads(v, problem)
     scores, blind = _scores(problem, q, k, rows)
     log_sum = scores.logsumexp(-1, keepdim=True)
-    out = (scores.softmax(-1) @ v_bhme).masked_fill(blind, 0.0).to(dtype).to(inside)
+    if sinks is not None:
+        log_sum = torch.logaddexp(log_sum, sinks[:, None, None].to(inside))
+    out = ((scores - log_sum).exp() @ v_bhme).masked_fill(blind, 0.0).to(dtype).to(inside)
     again, _ = _scores(problem, q, k, rows, another_order=True)
     weights = (again - log_sum).exp().masked_fill(blind, 0.0)
     tensors = {"forward": weights @ v_bhme}
     if dout is not None:
         dout = dout.to(inside)
-        ds = weights * (dout @ v_bhme.mT - (dout * out).sum(-1, keepdim=True))
+        lost = (dout * out).sum(-1, keepdim=True)
+        if sinks is not None:
+            taken = (sinks[:, None, None].to(inside) - log_sum).exp()
+            tensors["dsinks"] = (taken * lost).sum((0, 2, 3)).neg()
+        ds = weights * (dout @ v_bhme.mT - lost)
+        if problem.softcap is not None:
+            ds *= 1 - ((q[:, :, rows] @ k_bhmd.mT) * (problem.scale / problem.softcap)).tanh() ** 2
         tensors["dq"] = (ds @ k_bhmd) * problem.scale
         heads = (problem.kv_heads, problem.group)
         tensors["dk"] = ((ds.mT @ q[:, :, rows]) * problem.scale).unflatten(1, heads).sum(2)
@@ -221,6 +279,7 @@ def _scores(
         scores = (even + odd) * problem.scale
     else:
         scores = (q_bhrd @ k_bhmd.mT) * problem.scale
+    scores = cap(problem, scores)
     if added is not None:
         scores = scores + torch.from_numpy(added).to(q.device, q.dtype)
     blind = ~seen.any(-1, keepdim=True)

@@ -600,7 +600,7 @@ build_mode = at_build(lambda: _Between().__enter__())  # type: ignore[no-untyped
 def _kernel(problem: Problem, inner: Attend) -> Attend:
     library = torch.library.Library("aten", "FRAGMENT")
     library.impl("square", lambda x: x * x, "CPU")
-    return lambda q, k, v, library=library: inner(q, k, v)  # type: ignore[misc]
+    return lambda q, k, v, library=library: inner(q, k, v)
 
 
 build_kernel = instead(_kernel)

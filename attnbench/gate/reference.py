@@ -247,9 +247,8 @@ def of_rows(
 
     def truth(inputs: Inputs, rows: Tensor) -> tuple[Tensors, float]:
         upstream = None if dout is None else dout[:, :, rows]
-        softmax = exact(problem, *inputs.qkv, rows, upstream)
-        tensors = {"forward": softmax.out, "dq": softmax.dq, "dk": softmax.dk, "dv": softmax.dv}
-        return {name: x for name, x in tensors.items() if x is not None}, softmax.entropy
+        softmax = exact(problem, *inputs.qkv, rows, upstream, **inputs.arguments[1])
+        return softmax.tensors, softmax.entropy
 
     want, entropy = truth(inputs, rows)
     few = few_rows(problem, rows)
@@ -264,7 +263,7 @@ def of_rows(
         errors = _plain_errors(problem, other, few, dout, truth(other, few)[0])
         plain = {name: worse(plain[name], errors[name]) for name in want}
     cancels = _cancelling(problem, inputs, rows, dout, want)
-    return Reference(rows, dout, want, plain, cancels, tried * draws), entropy
+    return Reference(rows, dout, want, plain, cancels, tried * draws, inputs.specs), entropy
 
 
 def _plain_errors(
@@ -276,11 +275,14 @@ def _plain_errors(
     again: Tensors = {}
     for some in row_blocks(problem, rows, max(4, problem.item_bytes)):
         upstream = None if dout is None else dout[:, :, some]
-        for name, part in recomputed(problem, *inputs.qkv, some, upstream).items():
-            if name in ("dk", "dv"):
-                again[name] = again.get(name, 0.0) + part.double()
-            else:
+        by_name = inputs.arguments[1]
+        parts = recomputed(problem, *inputs.qkv, some, upstream, **by_name)
+        for name, part in parts.items():
+            if name in ("forward", "dq"):
                 again[name] = torch.cat([*([again[name]] if name in again else []), part], 2)
+            else:
+                part = as_rows(part, gradient_axes(name, inputs.specs))
+                again[name] = again.get(name, 0.0) + part.double()
     return {name: worse(plain[name], compare(again.pop(name), want[name])) for name in want}
 
 

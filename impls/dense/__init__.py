@@ -6,6 +6,7 @@ from impls.spec import COMPILED, DEVICES, DTYPES, MASK_KINDS, NO_GRADIENT, Varia
 
 _HALF = ("bfloat16", "float16")
 _SDPA = "aten::_scaled_dot_product"
+_ALL = ("scale", "softcap", "sinks")
 _TRITON: dict[str, Any] = {
     "devices": ("cuda",), "dtypes": ("float32", *_HALF), "masks": ("none", "causal", "window"),
     "value_dim": False, "head_dims": (1, 256), "requires": ("triton>=3.4", "sm>=80", "cc"),
@@ -22,7 +23,10 @@ def _row(name: str, title: str, build: str, cost: str, operator: str = "softmax"
 
 
 ROWS = [
-    _row("einsum", "two einsums around a softmax", "einsum:build", "einsum", dropout=True),
+    _row(
+        "einsum", "two einsums around a softmax", "einsum:build", "einsum", dropout=True,
+        parameters=_ALL,
+    ),
     _row("bmm", "bmm over flattened heads", "bmm:build", "two_matrices", dropout=True),
     _row(
         "baddbmm", "scale and mask folded into the product", "bmm:build_folded", "two_matrices",
@@ -30,7 +34,7 @@ ROWS = [
     ),
     _row(
         "matmul", "broadcasting matmul, scores scaled after", "matmul:build", "two_matrices",
-        dropout=True,
+        dropout=True, parameters=_ALL,
     ),
     _row(
         "matmul.prescale", "broadcasting matmul, queries scaled before",
@@ -55,15 +59,16 @@ ROWS = [
     _row(
         "chunked", "a block of queries at a time", "chunked:build", "chunked",
         options={"block": 256}, dropout=True, tunes={"block": (64, 128, 256, 512, 1024)},
+        parameters=_ALL,
     ),
     _row(
         "online", "running maximum and sum over blocks of keys", "online:build", "online",
-        options={"q_block": 512, "k_block": 512}, paper="arXiv:2112.05682",
+        options={"q_block": 512, "k_block": 512}, paper="arXiv:2112.05682", parameters=_ALL,
         tunes={"q_block": (128, 256, 512, 1024, 2048), "k_block": (128, 256, 512, 1024, 2048)},
     ),
     _row(
         "sdpa", "scaled_dot_product_attention, torch's own choice", "sdpa:build", "unknown",
-        origin="torch", dropout=True,
+        origin="torch", dropout=True, parameters=("scale", "sinks"),
     ),
     _row(
         "sdpa.math", "scaled_dot_product_attention, MATH forced", "sdpa:build_math", "sdpa_math",
@@ -89,7 +94,7 @@ ROWS = [
     ),
     _row(
         "triton.flash", "FlashAttention in Triton: no score leaves the chip", "triton_flash:build",
-        "triton_flash", phases=("forward", "train", "backward"),
+        "triton_flash", phases=("forward", "train", "backward"), parameters=_ALL,
         options={"q_block": 0, "k_block": 0, "warps": 0, "stages": 0, "keys": "", "queries": "",
                  "fused": False},
         tunes={

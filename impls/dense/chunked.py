@@ -15,6 +15,7 @@ from torch import Tensor
 from impls.dense.common import Tile, Tiles
 from impls.heads import Attend, ungrouped
 from impls.problem import Problem
+from impls.score_mask import weights
 from impls.spec import Unsupported
 
 
@@ -24,21 +25,22 @@ def build(problem: Problem, block: int, dropout: float = 0.0) -> Attend:
         raise Unsupported(f"block={block} must be 1 or more")
     tiles = Tiles(problem, block)
 
-    def block_out(
-        q_bcrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: slice, tile: Tile
-    ) -> Tensor:
+    def block_out(q_bcrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None,
+                  rows: slice, tile: Tile) -> Tensor:  # fmt: skip
         """In a function of its own, so that a block's weights are gone before the next begins."""
-        weights_bcrm = tiles.scores(q_bcrd, k_bcmd, rows, tile).softmax(-1)
+        weights_bcrm = weights(tiles.scores(q_bcrd, k_bcmd, rows, tile), sinks, problem)
         if dropout:
             weights_bcrm = torch.dropout(weights_bcrm, dropout, True)
         return ungrouped(weights_bcrm @ v_bcme[:, :, tile.keys], problem)
 
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def attend(
+        q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None = None
+    ) -> Tensor:
         outs = []
         for rows, blocks in tiles.blocks:
             if blocks:
                 q_bcrd = tiles.queries(q_bhnd, rows)
-                outs.append(block_out(q_bcrd, k_bcmd, v_bcme, rows, blocks[0]))
+                outs.append(block_out(q_bcrd, k_bcmd, v_bcme, sinks, rows, blocks[0]))
             else:
                 outs.append(tiles.nothing(q_bhnd, rows))
         return tiles.close(outs)

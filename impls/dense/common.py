@@ -15,7 +15,7 @@ from torch import Tensor
 from impls.heads import grouped
 from impls.masks import alibi_slopes
 from impls.problem import Problem
-from impls.score_mask import blind_rows, grouped_mask
+from impls.score_mask import blind_rows, cap_, grouped_mask
 
 
 class Tile(NamedTuple):
@@ -78,6 +78,7 @@ class Tiles:
     def scores(self, q_bcrd: Tensor, k_bcmd: Tensor, rows: slice, tile: Tile) -> Tensor:
         """Masked scores of one tile: [b, c, g n, m]."""
         scores = (q_bcrd @ k_bcmd[:, :, tile.keys].mT).mul_(self.problem.scale)
+        scores = cap_(scores, self.problem)
         if self._slopes is not None:
             key = torch.arange(tile.keys.start, tile.keys.stop, device=scores.device)
             away = (self._at[rows, None] - key).abs()

@@ -10,17 +10,21 @@ from torch import Tensor
 
 from impls.heads import Attend, grouped
 from impls.problem import Problem
-from impls.score_mask import ScoreMask
+from impls.score_mask import ScoreMask, weights
 
 
 def build(problem: Problem, dropout: float = 0.0) -> Attend:
     """Legend in :mod:`impls.heads`; r = g n grouped rows."""
     mask = ScoreMask(problem)
 
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        weights_bcrm = mask.add_(
+    def attend(
+        q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None = None
+    ) -> Tensor:
+        scores_bcrm = mask.add_(
             torch.einsum("bcrd,bcmd->bcrm", grouped(q_bhnd, problem), k_bcmd).mul_(problem.scale)
-        ).softmax(-1)
+        )
+        weights_bcrm = weights(scores_bcrm, sinks, problem)
+        del scores_bcrm
         if dropout:
             weights_bcrm = torch.dropout(weights_bcrm, dropout, True)
         return mask.close(torch.einsum("bcrm,bcme->bcre", weights_bcrm, v_bcme))

@@ -3,6 +3,8 @@
     p = exp2(s scale - log_sum);  ds = p (do v^T - delta);  delta = rows' sums of o do
     dv = p^T do;  dk = ds^T q;  dq = ds k
 
+CAP: s is the tanh of the scores times ``inner``, and ds becomes ds (1 - s^2).
+
 One kernel goes along the queries of a block of keys, for dk and dv, another along the keys of a
 block of queries, for dq: seven products for five, but no two programs add to the same number, so
 repeats give the same bits. FUSED, the first adds what its keys give to dq in place, in float32:
@@ -14,7 +16,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from impls.dense.flash_kernels import head_at, loaded, pointer, put, sees, stretch, tokens
+from impls.dense.flash_kernels import (
+    head_at,
+    loaded,
+    pointer,
+    put,
+    sees,
+    stretch,
+    tanh,
+    tokens,
+)
 from impls.jit_kernels import align
 
 
@@ -37,9 +48,10 @@ def deltas(out, dout, delta, out_steps, dout_steps, heads,
 @triton.jit
 def add_queries(dk, dv, k, v, q, dout, dq, log_sums, delta, q_steps, dout_steps, dq_steps, batch,
                 kv_head, group: tl.constexpr, key, begin, end, whole, rest, queries, keys, shift,
-                left, right, scale, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr,
+                left, right, scale, inner, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr,
                 D: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, EDGE: tl.constexpr,
-                PRECISION: tl.constexpr, TMA: tl.constexpr, FUSED: tl.constexpr):  # fmt: skip
+                PRECISION: tl.constexpr, TMA: tl.constexpr, CAP: tl.constexpr,
+                FUSED: tl.constexpr):  # fmt: skip
     """Adds the gradients of the queries from ``begin`` to ``end`` to a block's keys and values.
 
     One loop over all of it: a loop over the heads around it would cost registers.
@@ -56,6 +68,8 @@ def add_queries(dk, dv, k, v, q, dout, dq, log_sums, delta, q_steps, dout_steps,
         do = tokens(head_at(dout, dout_steps, batch, head, HEAD_DIM, TMA), start, dout_steps[2],
                     queries, BLOCK, HEAD_DIM, D, EDGE, TMA)  # fmt: skip
         scores = tl.dot(k, tl.trans(q_block), input_precision=PRECISION)
+        if CAP:
+            scores = tanh(scores * inner)
         if EDGE:  # past the last query +inf, so that p is zero
             log_sum = tl.load(log_sums + row, mask=query < queries, other=float("inf"))
         else:
@@ -70,7 +84,10 @@ def add_queries(dk, dv, k, v, q, dout, dq, log_sums, delta, q_steps, dout_steps,
             lost = tl.load(delta + row, mask=query < queries, other=0.0)
         else:
             lost = tl.load(delta + row)
-        ds = (p * (dp - lost[None, :])).to(q_block.dtype)
+        ds = p * (dp - lost[None, :])
+        if CAP:
+            ds *= 1.0 - scores * scores
+        ds = ds.to(q_block.dtype)
         dk = tl.dot(ds, q_block, dk, input_precision=PRECISION)
         if FUSED:
             part = tl.dot(tl.trans(ds), k, input_precision=PRECISION)
@@ -96,10 +113,10 @@ def add(base, block, first, step, count, BLOCK: tl.constexpr, HEAD_DIM: tl.const
 def backward_keys(q, k, v, dout, log_sums, delta, dk, dv, dq,
                   q_steps, k_steps, v_steps, dout_steps, dk_steps,
                   dv_steps, dq_steps, kv_heads, group: tl.constexpr, queries, keys, shift,
-                  left, right, scale, ends_scale, Q_BLOCK: tl.constexpr,
+                  left, right, scale, inner, ends_scale, Q_BLOCK: tl.constexpr,
                   K_BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
                   LEFT: tl.constexpr, RIGHT: tl.constexpr, PRECISION: tl.constexpr,
-                  TMA: tl.constexpr, FUSED: tl.constexpr):  # fmt: skip
+                  TMA: tl.constexpr, CAP: tl.constexpr, FUSED: tl.constexpr):  # fmt: skip
     """dk and dv of a block of keys, over all the query heads that it serves."""
     blocks = tl.cdiv(keys, K_BLOCK)
     which, first = tl.program_id(0) // blocks, (tl.program_id(0) % blocks) * K_BLOCK
@@ -122,14 +139,14 @@ def backward_keys(q, k, v, dout, log_sums, delta, dk, dv, dq,
     dk_sums, dv_sums = add_queries(
         dk_sums, dv_sums, k_block, v_block, q, dout, dq, log_sums, delta, q_steps, dout_steps,
         dq_steps, batch, kv_head, group, key, whole, rest, whole, rest, queries, keys,
-        shift, left, right, scale, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False,
-        PRECISION, TMA, FUSED,
+        shift, left, right, scale, inner, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False,
+        PRECISION, TMA, CAP, FUSED,
     )  # fmt: skip
     dk_sums, dv_sums = add_queries(
         dk_sums, dv_sums, k_block, v_block, q, dout, dq, log_sums, delta, q_steps, dout_steps,
         dq_steps, batch, kv_head, group, key, begin, end - rest + whole, whole, rest,
-        queries, keys, shift, left, right, scale, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT,
-        True, PRECISION, TMA, FUSED,
+        queries, keys, shift, left, right, scale, inner, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT,
+        True, PRECISION, TMA, CAP, FUSED,
     )  # fmt: skip
     put(pointer(dk, dk_steps, batch, kv_head, HEAD_DIM), dk_sums * ends_scale, first, dk_steps[2],
         keys, K_BLOCK, HEAD_DIM, D)  # fmt: skip
@@ -140,16 +157,18 @@ def backward_keys(q, k, v, dout, log_sums, delta, dk, dv, dq,
 @triton.jit
 def add_to_queries(dq, q, do, log_sum, delta, k_at, v_at,
                    k_step, v_step, query, begin, end, whole, rest, keys,
-                   shift, left, right, scale, BLOCK: tl.constexpr,
+                   shift, left, right, scale, inner, BLOCK: tl.constexpr,
                    HEAD_DIM: tl.constexpr, D: tl.constexpr, LEFT: tl.constexpr,
                    RIGHT: tl.constexpr, EDGE: tl.constexpr, PRECISION: tl.constexpr,
-                   TMA: tl.constexpr):  # fmt: skip
+                   TMA: tl.constexpr, CAP: tl.constexpr):  # fmt: skip
     """Adds the gradients of the keys from ``begin`` to ``end`` to a block of queries."""
     for at in tl.range(begin, end, BLOCK):
         start = at + tl.where(at < whole, 0, rest - whole) if EDGE else at
         k = tokens(k_at, start, k_step, keys, BLOCK, HEAD_DIM, D, EDGE, TMA)
         v = tokens(v_at, start, v_step, keys, BLOCK, HEAD_DIM, D, EDGE, TMA)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+        if CAP:
+            scores = tanh(scores * inner)
         power = scores * scale - log_sum[:, None]
         if EDGE:
             key = start + tl.arange(0, BLOCK)[None, :]
@@ -158,6 +177,8 @@ def add_to_queries(dq, q, do, log_sum, delta, k_at, v_at,
         p = tl.math.exp2(power)
         dp = tl.dot(do, tl.trans(v), input_precision=PRECISION)
         ds = p * (dp - delta[:, None])
+        if CAP:
+            ds *= 1.0 - scores * scores
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
     return dq
 
@@ -166,10 +187,10 @@ def add_to_queries(dq, q, do, log_sum, delta, k_at, v_at,
 def backward_queries(q, k, v, dout, log_sums, delta, dq,
                      q_steps, k_steps, v_steps, dout_steps, dq_steps,
                      heads, group, queries, keys, shift, left,
-                     right, scale, ends_scale, Q_BLOCK: tl.constexpr,
+                     right, scale, inner, ends_scale, Q_BLOCK: tl.constexpr,
                      K_BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
                      LEFT: tl.constexpr, RIGHT: tl.constexpr, PRECISION: tl.constexpr,
-                     TMA: tl.constexpr):  # fmt: skip
+                     TMA: tl.constexpr, CAP: tl.constexpr):  # fmt: skip
     """dq of a block of queries. Under a causal mask the longest rows come first."""
     blocks = tl.cdiv(queries, Q_BLOCK)
     which, first = tl.program_id(0) // blocks, tl.program_id(0) % blocks
@@ -190,13 +211,13 @@ def backward_queries(q, k, v, dout, log_sums, delta, dq,
     gradient = tl.zeros([Q_BLOCK, D], tl.float32)
     gradient = add_to_queries(
         gradient, q_block, do, log_sum, lost, k_at, v_at, k_steps[2], v_steps[2], query, whole,
-        rest, whole, rest, keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT,
-        False, PRECISION, TMA,
+        rest, whole, rest, keys, shift, left, right, scale, inner, K_BLOCK, HEAD_DIM, D, LEFT,
+        RIGHT, False, PRECISION, TMA, CAP,
     )  # fmt: skip
     gradient = add_to_queries(
         gradient, q_block, do, log_sum, lost, k_at, v_at, k_steps[2], v_steps[2], query, begin,
-        end - rest + whole, whole, rest, keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D,
-        LEFT, RIGHT, True, PRECISION, TMA,
+        end - rest + whole, whole, rest, keys, shift, left, right, scale, inner, K_BLOCK, HEAD_DIM,
+        D, LEFT, RIGHT, True, PRECISION, TMA, CAP,
     )  # fmt: skip
     put(pointer(dq, dq_steps, batch, head, HEAD_DIM), gradient * ends_scale, first, dq_steps[2],
         queries, Q_BLOCK, HEAD_DIM, D)  # fmt: skip

@@ -99,11 +99,21 @@ def sees(place, key, keys, shift, left, right,
 
 
 @triton.jit
+def tanh(x):
+    """The hyperbolic tangent, to some 3e-7: near zero a quotient, which loses no digits there."""
+    square = x * x
+    above = x * (135135.0 + square * (17325.0 + square * (378.0 + square)))
+    near = above / (135135.0 + square * (62370.0 + square * (3150.0 + square * 28.0)))
+    far = 1.0 - 2.0 / (tl.math.exp2(tl.abs(x) * 2.8853900817779268) + 1.0)
+    return tl.where(tl.abs(x) < 1.0, near, tl.where(x < 0, -far, far))
+
+
+@triton.jit
 def add_keys(out, total, top, q, k_at, v_at, k_step,
              v_step, query, begin, end, whole, rest, keys, shift, left,
-             right, scale, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr,
+             right, scale, inner, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr,
              D: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, EDGE: tl.constexpr,
-             PRECISION: tl.constexpr, TMA: tl.constexpr):  # fmt: skip
+             PRECISION: tl.constexpr, TMA: tl.constexpr, CAP: tl.constexpr):  # fmt: skip
     """The online softmax over the keys from ``begin`` to ``end``; EDGE leaves out what lies between
     ``whole`` and ``rest``, and looks at the mask.
     """
@@ -111,6 +121,8 @@ def add_keys(out, total, top, q, k_at, v_at, k_step,
         start = at + tl.where(at < whole, 0, rest - whole) if EDGE else at
         k = tokens(k_at, start, k_step, keys, BLOCK, HEAD_DIM, D, EDGE, TMA)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+        if CAP:
+            scores = tanh(scores * inner)
         if EDGE:
             key = start + tl.arange(0, BLOCK)[None, :]
             visible = sees(query[:, None], key, keys, shift, left, right, LEFT, RIGHT)
@@ -131,9 +143,10 @@ def add_keys(out, total, top, q, k_at, v_at, k_step,
 @triton.jit(do_not_specialize=["queries", "keys"])
 def forward(q, k, v, out, log_sums, q_steps, k_steps,
             v_steps, out_steps, heads, group, queries, keys,
-            shift, left, right, scale, Q_BLOCK: tl.constexpr,
+            shift, left, right, scale, inner, Q_BLOCK: tl.constexpr,
             K_BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, LEFT: tl.constexpr,
-            RIGHT: tl.constexpr, PRECISION: tl.constexpr, TMA: tl.constexpr):  # fmt: skip
+            RIGHT: tl.constexpr, PRECISION: tl.constexpr, TMA: tl.constexpr,
+            CAP: tl.constexpr):  # fmt: skip
     """A block of queries of one head. Under a causal mask the longest rows come first.
 
     Counts are no constants where they are 1: of one query on one key, 64 wide in bfloat16, ptxas
@@ -155,13 +168,13 @@ def forward(q, k, v, out, log_sums, q_steps, k_steps,
     top = tl.full([Q_BLOCK], float("-inf"), tl.float32)
     output, total, top = add_keys(
         output, total, top, block, k_at, v_at, k_steps[2], v_steps[2], query, whole, rest, whole,
-        rest, keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False, PRECISION,
-        TMA,
+        rest, keys, shift, left, right, scale, inner, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False,
+        PRECISION, TMA, CAP,
     )  # fmt: skip
     output, total, top = add_keys(
         output, total, top, block, k_at, v_at, k_steps[2], v_steps[2], query, begin,
-        end - rest + whole, whole, rest, keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D,
-        LEFT, RIGHT, True, PRECISION, TMA,
+        end - rest + whole, whole, rest, keys, shift, left, right, scale, inner, K_BLOCK, HEAD_DIM,
+        D, LEFT, RIGHT, True, PRECISION, TMA, CAP,
     )  # fmt: skip
     blind = total == 0.0
     output = output / tl.where(blind, 1.0, total)[:, None]

@@ -14,17 +14,19 @@ from torch import Tensor
 
 from impls.heads import Attend, grouped
 from impls.problem import Problem
-from impls.score_mask import ScoreMask
+from impls.score_mask import ScoreMask, weights
 
 
 def build(problem: Problem, dropout: float = 0.0) -> Attend:
     """Scale after. Legend in :mod:`impls.heads`; r = g n."""
     mask = ScoreMask(problem)
 
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        weights_bcrm = mask.add_(
-            (grouped(q_bhnd, problem) @ k_bcmd.mT).mul_(problem.scale)
-        ).softmax(-1)
+    def attend(
+        q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None = None
+    ) -> Tensor:
+        scores_bcrm = mask.add_((grouped(q_bhnd, problem) @ k_bcmd.mT).mul_(problem.scale))
+        weights_bcrm = weights(scores_bcrm, sinks, problem)
+        del scores_bcrm
         if dropout:
             weights_bcrm = torch.dropout(weights_bcrm, dropout, True)
         return mask.close(weights_bcrm @ v_bcme)

@@ -19,6 +19,7 @@ from impls.dense.common import Tile, Tiles
 from impls.dense.cost import online_tile
 from impls.heads import Attend, ungrouped
 from impls.problem import Problem
+from impls.score_mask import beside_sinks
 from impls.spec import Unsupported
 
 
@@ -53,7 +54,9 @@ def build(problem: Problem, q_block: int, k_block: int) -> Attend:
             total, out = total + so_far.total_bcr1 * decay, out + so_far.out_bcre * decay
         return Running(top, total, out)
 
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def attend(
+        q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None = None
+    ) -> Tensor:
         outs = []
         for rows, blocks in tiles.blocks:
             q_bcrd, so_far = tiles.queries(q_bhnd, rows), None
@@ -62,8 +65,11 @@ def build(problem: Problem, q_block: int, k_block: int) -> Attend:
             if so_far is None:
                 outs.append(tiles.nothing(q_bhnd, rows))
             else:
-                out_bcre = (so_far.out_bcre / so_far.total_bcr1).to(q_bhnd.dtype)
-                outs.append(ungrouped(out_bcre, problem))
+                out_bhne = ungrouped(so_far.out_bcre / so_far.total_bcr1, problem)
+                if sinks is not None:
+                    log_sums = ungrouped(so_far.top_bcr1 + so_far.total_bcr1.log(), problem)
+                    out_bhne = beside_sinks(out_bhne, log_sums[..., 0], sinks)
+                outs.append(out_bhne.to(q_bhnd.dtype))
         return tiles.close(outs)
 
     return attend

@@ -21,7 +21,8 @@ kernel's; ``keys=64x64x4x2`` for those of dk and dv, and ``queries`` for dq's.
 seven, and dq is not the same to the last bit from call to call. It has no use for ``queries``.
 
 Legend of the kernels: first, last places of a block; begin, whole, rest, end as in ``stretch``;
-scale includes log2(e), since exponentials are powers of two.
+scale includes log2(e), since exponentials are powers of two; CAP, scores are a tanh of themselves
+times inner, and scale is that of the soft cap.
 
 Cost: 4 n m d FLOPs a head forward over the blocks read, 14 backward (10 where fused) for the 8 that
 are needed and 2 made again; memory: the output, a float32 a row, and backward another, and dq in
@@ -140,9 +141,11 @@ class Flash:
         self.mask = {"LEFT": self.band.left >= 0, "RIGHT": self.band.right >= 0}
 
     @fitting("triton.flash")
-    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcmd: Tensor) -> Tensor:
+    def __call__(
+        self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcmd: Tensor, sinks: Tensor | None = None
+    ) -> Tensor:
         """One call; the first of each kernel compiles it."""
-        out: Tensor = _Attention.apply(q_bhnd, k_bcmd, v_bcmd, self)  # type: ignore[no-untyped-call]
+        out: Tensor = _Attention.apply(q_bhnd, k_bcmd, v_bcmd, sinks, self)  # type: ignore[no-untyped-call]
         return out
 
     def note(self) -> str:
@@ -160,7 +163,8 @@ class Flash:
         d = self.problem.head_dim
         return {
             **self.mask, "Q_BLOCK": launch.q_block, "K_BLOCK": launch.k_block, "HEAD_DIM": d,
-            "D": power(d), "PRECISION": precision(dtype), "TMA": tma, "num_warps": launch.warps,
+            "D": power(d), "PRECISION": precision(dtype), "TMA": tma,
+            "CAP": self.problem.softcap is not None, "num_warps": launch.warps,
             "num_stages": launch.stages,
         }  # fmt: skip
 
@@ -180,9 +184,10 @@ class Flash:
         return list(tensors), getattr(self.by_pointers, kernel), False
 
     @property
-    def scale(self) -> float:
-        """The scale of scores whose exponentials are powers of two."""
-        return self.problem.scale * math.log2(math.e)
+    def scales(self) -> tuple[float, float]:
+        """The scale of scores whose exponentials are powers of two, and the one inside a tanh."""
+        scale, cap = self.problem.scale, self.problem.softcap
+        return math.log2(math.e) * (cap or scale), scale / cap if cap else 1.0
 
 
 def build(problem: Problem, q_block: int, k_block: int, warps: int, stages: int, keys: str = "",
@@ -231,10 +236,12 @@ Q, K = "q_block", "k_block"
 
 
 class _Attention(torch.autograd.Function):
-    """Keeps q, k, v, the output and a log-sum a row."""
+    """Keeps q, k, v, the output and a log-sum a row, into which a sink is counted at the end."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, flash: Flash) -> Tensor:
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, flash: Flash
+    ) -> Tensor:
         q, k, v = (rows_of(x) for x in (q, k, v))
         out, problem = torch.empty_like(q), flash.problem
         log_sums = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
@@ -242,17 +249,21 @@ class _Attention(torch.autograd.Function):
         blocks = -(-problem.q_len // launch.q_block)
         flash.kernels.forward[(blocks * problem.batch * problem.heads,)](
             *ends, out, log_sums, steps(q), steps(k), steps(v), steps(out), problem.heads,
-            problem.group, problem.q_len, problem.kv_len, *flash.band, flash.scale,
+            problem.group, problem.q_len, problem.kv_len, *flash.band, *flash.scales,
             **flash.options(launch, q.dtype, tma),
         )  # fmt: skip
-        ctx.save_for_backward(q, k, v, out, log_sums)
+        if sinks is not None:
+            beside = sinks.float()[:, None] * math.log2(math.e)
+            out.mul_(torch.sigmoid((log_sums - beside) * math.log(2))[..., None])
+            log_sums = torch.logaddexp2(log_sums, beside.expand_as(log_sums))
+        ctx.save_for_backward(q, k, v, sinks, out, log_sums)
         ctx.flash = flash
         return out
 
     @staticmethod
     @fitting("triton.flash")
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, out, log_sums = ctx.saved_tensors
+        q, k, v, sinks, out, log_sums = ctx.saved_tensors
         flash, dout = ctx.flash, rows_of(upstream[0])
         problem, delta = flash.problem, torch.empty_like(log_sums)
         dk, dv = (torch.empty_like(x) for x in (k, v))
@@ -261,7 +272,11 @@ class _Attention(torch.autograd.Function):
             out, dout, delta, steps(out), steps(dout), problem.heads, problem.q_len, BLOCK=64,
             HEAD_DIM=d, D=power(d),
         )  # fmt: skip
-        numbers = (problem.q_len, problem.kv_len, *flash.band, flash.scale, problem.scale)
+        d_sinks = None
+        if sinks is not None:
+            taken = torch.exp2(sinks.float()[:, None] * math.log2(math.e) - log_sums)
+            d_sinks = (taken * delta).sum((0, 2)).neg().to(sinks.dtype)
+        numbers = (problem.q_len, problem.kv_len, *flash.band, *flash.scales, problem.scale)
         over = torch.zeros(q.shape, dtype=torch.float32, device=q.device) if flash.fused else q
         ends, launch, tma = flash.read([q, k, v, dout, over], (Q, K, K, Q, Q), "keys")
         blocks = -(-problem.kv_len // launch.k_block)
@@ -271,7 +286,7 @@ class _Attention(torch.autograd.Function):
             FUSED=flash.fused, **flash.options(launch, q.dtype, tma),
         )  # fmt: skip
         if flash.fused:
-            return over.mul_(problem.scale).to(q.dtype), dk, dv, None
+            return over.mul_(problem.scale).to(q.dtype), dk, dv, d_sinks, None
         dq = torch.empty_like(q)
         ends, launch, tma = flash.read([q, k, v, dout], (Q, K, K, Q), "queries")
         blocks = -(-problem.q_len // launch.q_block)
@@ -279,4 +294,4 @@ class _Attention(torch.autograd.Function):
             *ends, log_sums, delta, dq, *map(steps, (q, k, v, dout, dq)), problem.heads,
             problem.group, *numbers, **flash.options(launch, q.dtype, tma),
         )  # fmt: skip
-        return dq, dk, dv, None
+        return dq, dk, dv, d_sinks, None

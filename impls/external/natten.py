@@ -69,7 +69,7 @@ class _Near:
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         out_bnhe = self.function(
-            swap(q_bhnd), swap(k_bcmd), swap(v_bcme), kernel_size=self.window,  # type: ignore[call-arg]
+            swap(q_bhnd), swap(k_bcmd), swap(v_bcme), kernel_size=self.window,
             is_causal=self.causal, scale=self.problem.scale, backend=self.backend,
             attention_kwargs={"backend": self.dense},
         )  # fmt: skip

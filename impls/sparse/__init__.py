@@ -7,6 +7,7 @@ from impls.spec import COMPILED, DEVICES, MASK_KINDS, NO_GRADIENT, PHASES, Varia
 _OWN = "softmax on its own pattern"
 _NEAR = "approximates softmax"
 _WHOLE = ("forward", "train", "backward")
+_ALL = ("scale", "softcap", "sinks")
 _HALF = ("bfloat16", "float16")
 
 
@@ -42,7 +43,7 @@ ROWS: list[Variant] = [
     _row(
         "window.blocked", "a window, in blocks of queries against spans of keys", "window",
         "window", operator="softmax", options={"block": 0}, tunes={"block": (16, 32, 64, 128, 256)},
-        paper="arXiv:2004.05150",
+        paper="arXiv:2004.05150", parameters=_ALL,
         masks=("causal", "window", "prefix", "document", "padding", "leftpad", "alibi"),
     ),
     _pattern(
@@ -65,7 +66,10 @@ ROWS: list[Variant] = [
         "bigbird", "neighbouring, global and random blocks",
         options={"block": 64, "globals": 2, "random": 3, "seed": 0}, paper="arXiv:2007.14062",
     ),
-    _flex("flex", "FlexAttention under any mask", "flex:build", "window", operator="softmax"),
+    _flex(
+        "flex", "FlexAttention under any mask", "flex:build", "window", operator="softmax",
+        parameters=_ALL,
+    ),
     _flex(
         "flex.flash", "FlexAttention on FlashAttention-4's kernels", "flex:build_flash", "window",
         operator="softmax", origin="torch, flash-attn-4", devices=("cuda",), dtypes=_HALF,
@@ -75,7 +79,7 @@ ROWS: list[Variant] = [
     ),
     _flex(
         "window.flex", "FlexAttention, its blocks fitted to a window", "flex:build_window",
-        "window", operator="softmax", options={"block": 0},
+        "window", operator="softmax", options={"block": 0}, parameters=_ALL,
         tunes={"block": (16, 32, 64, 128, 256, 512)},
         masks=tuple(kind for kind in MASK_KINDS if kind != "none"),
     ),

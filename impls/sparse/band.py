@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from impls.problem import Problem
+from impls.score_mask import weights
 from impls.sparse.blocks import (
     from_query_blocks,
     hide,
@@ -92,12 +93,14 @@ class Band:
         """The cut of the rows."""
         return f"blocks of {self.block} queries against spans of {self.span} keys"
 
-    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def __call__(
+        self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None = None
+    ) -> Tensor:
         """The output of all rows: [b, h, n, e]."""
         group = self.problem.group
         q_bctrd = query_blocks(prescaled(q_bhnd, self.problem), group, self.block)
         outs = [
-            self._mix(q_bctrd[:, :, slab], k_bcmd, v_bcme, slab, bias)
+            self._mix(q_bctrd[:, :, slab], k_bcmd, v_bcme, sinks, slab, bias)
             for slab, bias in zip(self.slabs, self.biases, strict=True)
         ]
         out_bctre = outs[0] if len(outs) == 1 else torch.cat(outs, 2)
@@ -108,11 +111,12 @@ class Band:
         by_group = out.reshape(b, -1, group, n, e)
         return by_group.masked_fill(self.blind[:, :, None], 0.0).reshape(b, h, n, e)
 
-    def _mix(self, q_bctrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, slab: slice,
-             bias: Tensor) -> Tensor:  # fmt: skip
+    def _mix(self, q_bctrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None,
+             slab: slice, bias: Tensor) -> Tensor:  # fmt: skip
         """A slab's output; in a function of its own, so that its scores go before the next's."""
         k_bctsd, v_bctse = self._spans(k_bcmd, slab), self._spans(v_bcme, slab)
-        return masked(q_bctrd @ k_bctsd.mT, bias, self.problem).softmax(-1) @ v_bctse
+        scores_bctrs = masked(q_bctrd @ k_bctsd.mT, bias, self.problem)
+        return weights(scores_bctrs, sinks, self.problem) @ v_bctse
 
     def _spans(self, x_bcmd: Tensor, slab: slice) -> Tensor:
         """The extra keys and the span of each block, in order: [b, c, t, extra + span, d]."""

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from impls.problem import Problem
+from impls.score_mask import cap_
 
 
 def key_spans(x_bcmd: Tensor, count: int, block: int, before: int, after: int,
@@ -66,7 +67,10 @@ def prescaled(q_bhnd: Tensor, problem: Problem) -> Tensor:
 
 def masked(scores: Tensor, bias: Tensor, problem: Problem) -> Tensor:
     """The scores of :func:`prescaled` queries with the scale, where it is owed, and the bias."""
-    if frexp(problem.scale)[0] == 0.5:
+    whole = frexp(problem.scale)[0] == 0.5
+    if problem.softcap is not None:
+        return cap_(scores if whole else scores.mul_(problem.scale), problem).add_(bias)
+    if whole:
         return scores.add_(bias)
     return torch.add(bias, scores, alpha=problem.scale)
 

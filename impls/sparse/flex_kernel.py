@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
 from impls.graph import Graph
 from impls.problem import Problem
+from impls.score_mask import beside_sinks
 from impls.spec import Unsupported
 
 Blocks = NDArray[np.bool_]
@@ -70,11 +72,13 @@ ALONE: dict[str, str | int | bool | Callable[..., Any]] = {"compile_threads": 1}
 
 
 def _flex_attention(q: Tensor, k: Tensor, v: Tensor, score: Callable[..., Any] | None, plan: Any,
-                    scale: float, gqa: bool, kernel: Any) -> Any:  # fmt: skip
-    return flex_attention(
+                    scale: float, gqa: bool, kernel: Any, sinks: Tensor | None) -> Any:  # fmt: skip
+    more: Any = {} if sinks is None else {"return_aux": AuxRequest(lse=True)}
+    out = flex_attention(
         q, k, v, score_mod=score, block_mask=plan, scale=scale, enable_gqa=gqa,
-        kernel_options=kernel,
+        kernel_options=kernel, **more,
     )  # fmt: skip
+    return out if sinks is None else beside_sinks(out[0], out[1].lse, sinks)
 
 
 AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
@@ -104,20 +108,36 @@ class Flex:
         self.alike = partial(build, graph=Graph(_flex_attention, lengths=True, options=ALONE))
         self._problem, self._block = problem, block
         self._kernel = {"BACKEND": backend} if backend else None
-        self._score = problem.mask.flex_score(problem.shape, problem.device)
+        self._score = _score(problem)
         may_see = problem.mask.flex_mask(problem.shape, problem.device)
         self._touched: Blocks | None = None
-        self._plan = None
+        self._plan: Any = None
+        self._sinks: Tensor | None = None
+        keys, whole = problem.kv_len, None
         if may_see is not None or layout is not None:
             touched, whole = mask_blocks(problem, block)
             self._touched = touched if layout is None else touched & layout
-            self._plan = _plan(problem, self._touched, whole, block, may_see)
+        if problem.sinks and problem.device == "cpu":  # torch gives no log-sums there
+            self._sinks, keys = torch.zeros(problem.heads), keys + 1
+            self._score = _at_last(keys - 1, self._score, self._sinks)
+            if self._touched is not None and whole is not None:
+                may_see = None if may_see is None else _or_last(keys - 1, may_see)
+                self._touched = _with_key(self._touched, keys, block, seen=True)
+                whole = _with_key(whole, keys, block, seen=False)
+        if self._touched is not None and whole is not None:
+            self._plan = _plan(problem, self._touched, whole, block, may_see, keys)
 
-    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def __call__(
+        self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None = None
+    ) -> Tensor:
         """One call; the first compiles."""
+        if self._sinks is not None and sinks is not None:
+            k_bcmd, v_bcme = (F.pad(x, (0, 0, 0, 1)) for x in (k_bcmd, v_bcme))
+            self._sinks.copy_(sinks)
+            sinks = None
         out: Tensor = self._graph(
             q_bhnd, k_bcmd, v_bcme, self._score, self._plan, self._problem.scale,
-            self._problem.group > 1, self._kernel,
+            self._problem.group > 1, self._kernel, sinks,
         )  # fmt: skip
         return out
 
@@ -130,8 +150,46 @@ class Flex:
         return f"FlexAttention visits {visited} of {all_} blocks of {self._block} ({share})"
 
 
+def _score(problem: Problem) -> Callable[..., Any] | None:
+    """A ``score_mod`` with the problem's soft cap and what its mask adds; None for neither."""
+    added, cap = problem.mask.flex_score(problem.shape, problem.device), problem.softcap
+    if cap is None:
+        return added
+
+    def capped(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        score = cap * torch.tanh(score / cap)
+        return score if added is None else added(score, b, h, q, k)
+
+    return capped
+
+
+def _at_last(last: int, score: Callable[..., Any] | None, sinks: Tensor) -> Callable[..., Any]:
+    """A ``score_mod`` that gives the last key each head's sink for a score."""
+
+    def with_sink(x: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        own = x if score is None else score(x, b, h, q, k.clamp(max=last - 1))
+        return torch.where(k == last, sinks[h], own)
+
+    return with_sink
+
+
+def _or_last(last: int, may_see: Callable[..., Any]) -> Callable[..., Any]:
+    """A ``mask_mod`` that lets every query see the last key too."""
+
+    def sees(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return (k == last) | may_see(b, h, q, k.clamp(max=last - 1))
+
+    return sees
+
+
+def _with_key(blocks: Blocks, keys: int, block: int, *, seen: bool) -> Blocks:
+    """Blocks with those of the last key set, in a column of their own where it begins one."""
+    column = np.full((*blocks.shape[:-1], 1), seen)
+    return np.concatenate([blocks[..., : (keys - 1) // block], column], -1)
+
+
 def _plan(problem: Problem, touched: Blocks, whole: Blocks, block: int,
-          may_see: Callable[..., Any] | None) -> Any:  # fmt: skip
+          may_see: Callable[..., Any] | None, keys: int) -> Any:  # fmt: skip
     def listed(some: Blocks) -> tuple[Tensor, Tensor]:
         """The number of blocks in a row, and their places: those first, in order."""
         table = torch.from_numpy(some.copy()).to(problem.device)
@@ -142,5 +200,5 @@ def _plan(problem: Problem, touched: Blocks, whole: Blocks, block: int,
     full_counts, full_places = listed(touched & whole)
     return BlockMask.from_kv_blocks(
         counts, places, full_counts, full_places, BLOCK_SIZE=block, mask_mod=may_see,
-        seq_lengths=(problem.q_len, problem.kv_len),
+        seq_lengths=(problem.q_len, keys),
     )  # fmt: skip

@@ -36,9 +36,11 @@ class Windowed:
         offset = 0 if problem.mask.upper_left else problem.kv_len - problem.q_len
         self.band = Band(problem, first, past, offset=offset, block=block, slopes_h=slopes)
 
-    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def __call__(
+        self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None = None
+    ) -> Tensor:
         """The output: [b, h, n, e]."""
-        return self.band(q_bhnd, k_bcmd, v_bcme)
+        return self.band(q_bhnd, k_bcmd, v_bcme, sinks)
 
     def note(self) -> str:
         """The cut of the rows."""

@@ -105,16 +105,30 @@ def differentiated(function, tensors, seed=1):
     return [out.detach(), *torch.autograd.grad(out, leaves, above, materialize_grads=True)]
 
 
-def softmax(p, q, k, v, visible=None):
+def draw(p, seed=7):
+    """q, k, v and sinks, if there are any, as leaves in the problem's dtype."""
+    tensors = [*inputs(p, seed=seed)]
+    if p.sinks:
+        tensors.append(torch.linspace(-1, 2, p.heads, dtype=tensors[0].dtype))
+    return [x.requires_grad_(p.gradients) for x in tensors]
+
+
+def softmax(p, q, k, v, sinks=None, visible=None):
     """Exact attention by the mask's dense form, or another; rows that see nothing give zeros."""
     if visible is None:
         visible = p.mask.visible(p.shape)
     visible, bias = torch.as_tensor(visible), p.mask.bias(p.shape)
     k, v = (x.repeat_interleave(p.heads // x.shape[1], 1) for x in (k, v))
-    scores = q @ k.mT * p.scale + (0 if bias is None else torch.as_tensor(bias).to(q.dtype))
+    scores = q @ k.mT * p.scale
+    if p.softcap:
+        scores = p.softcap * torch.tanh(scores / p.softcap)
+    if bias is not None:
+        scores = scores + torch.as_tensor(bias).to(q.dtype)
     blind = ~visible.any(-1, keepdim=True)
-    weights = scores.masked_fill(~(visible | blind), -torch.inf).softmax(-1)
-    return (weights @ v).masked_fill(blind, 0.0)
+    scores = scores.masked_fill(~(visible | blind), -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:3], 1)], -1)
+    return (scores.softmax(-1)[..., : p.kv_len] @ v).masked_fill(blind, 0.0)
 
 
 FAR = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1e-2}
@@ -123,9 +137,10 @@ FAR = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1e-2}
 
 def check(p, attend, exact=softmax):
     """The output and, where there are any, the gradients, against float64; returns the leaves."""
-    leaves = [x.requires_grad_(p.gradients) for x in inputs(p, seed=7)]
+    leaves = draw(p)
     twins = [x.detach().double().requires_grad_(p.gradients) for x in leaves]
-    out, want = attend(*leaves), exact(p, *twins)
+    out = attend(*leaves[:3], **({"sinks": leaves[3]} if p.sinks else {}))
+    want = exact(p, *twins)
     pairs = [(out, want)]
     if p.gradients:
         dout = torch.randn(want.shape, generator=torch.Generator().manual_seed(8)).to(out.dtype)

@@ -9,7 +9,7 @@ from attnbench.gate.reference import judge
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
-from tests.impls.small import inputs
+from tests.impls.small import draw
 
 SHAPE = {"batch": 1, "heads": 2, "kv_heads": 1, "q_len": 37, "kv_len": 37, "head_dim": 16}
 
@@ -39,11 +39,6 @@ def judged(row, p, attend, seed=3, **options):
 def failing(row, p, attend, seed=3):
     """The gate's reason to refuse it: None where all holds."""
     return judged(row, p, attend, seed).reason
-
-
-def draw(p, seed=7):
-    """q, k and v as leaves, in the problem's dtype."""
-    return [x.requires_grad_(p.gradients) for x in inputs(p, seed=seed)]
 
 
 def read_in_place(p, attend):

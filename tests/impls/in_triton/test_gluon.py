@@ -8,7 +8,7 @@ import torch
 import impls.dense.gluon_flash as variant
 from impls.spec import Unsupported
 from tests.impls.in_triton import checks, gluon_emulated, interpreted
-from tests.impls.small import FAR, check, softmax
+from tests.impls.small import FAR, check, draw, softmax
 
 if interpreted.ON:
     pytest.skip("needs no interpreter: the default suite runs it", allow_module_level=True)
@@ -60,7 +60,7 @@ def test_it_is_softmax_attention_with_its_gradients(mask, changes):
 def test_weights_of_any_size_are_scaled_down_in_time(options, width):
     """Scores of hundreds, each key's above the last one's: a maximum grows in every tile."""
     p = problem("none", q_len=70, kv_len=520, head_dim=width, dtype="float16", phase="forward")
-    q, k, v = checks.draw(p)
+    q, k, v = draw(p)
     k = k + torch.linspace(4.0, 0.0, 520)[:, None].to(k.dtype) * q.mean(-2, keepdim=True)[:, :1]
     out = checks.build("gluon.flash", p, **options)(20 * q, k, v)
     want = softmax(p, *(x.double() for x in (20 * q, k, v)))
@@ -69,7 +69,7 @@ def test_weights_of_any_size_are_scaled_down_in_time(options, width):
 
 def test_no_order_of_events_changes_a_bit(monkeypatch):
     p = problem("causal", 300, heads=4, kv_heads=2)
-    leaves, results = checks.draw(p), []
+    leaves, results = draw(p), []
     for seed in range(3):
         monkeypatch.setattr(gluon_emulated.Kernel, "seed", seed)
         out = checks.build("gluon.flash", p)(*leaves)
@@ -79,7 +79,7 @@ def test_no_order_of_events_changes_a_bit(monkeypatch):
 
 def test_tokens_are_read_where_they_lie():
     p = problem("causal", 140, phase="forward")
-    inputs, attend = checks.draw(p), checks.build("gluon.flash", p)
+    inputs, attend = draw(p), checks.build("gluon.flash", p)
     want = attend(*inputs)
     by_token = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs]
     odd = [torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape) for x in inputs]

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.impls.in_triton import checks, interpreted
-from tests.impls.small import check, softmax
+from tests.impls.small import check, draw, softmax
 
 interpreted.start()
 problem, build = checks.problem, checks.build
@@ -69,6 +69,22 @@ def test_flash_is_softmax_attention(mask, changes, dtype, fused):
     check(p, attend)
     assert WAYS[dtype] in attend.note()
     assert ("not deterministic" in attend.note()) == fused
+
+
+@pytest.mark.parametrize(
+    "settings", [{"softcap": 2.0}, {"sinks": True}, {"scale": 1.0, "softcap": 5.0, "sinks": True}],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("dtype", WAYS)
+@pytest.mark.parametrize("mask", ["causal", "window:9,4"])
+def test_flash_takes_a_scale_a_soft_cap_and_sinks(mask, dtype, fused, settings):
+    p = problem(mask, dtype=dtype, batch=2, heads=4, kv_heads=2, **settings)
+    blocks = {**BLOCKS, "queries": ""} if fused else BLOCKS
+    attend = build("triton.flash", p, **blocks, fused=fused)
+    check(p, attend)
+    if dtype == "float32":
+        assert checks.failing("triton.flash", p, attend) is None
 
 
 @pytest.mark.parametrize("head_dim", [1, 24, 64, 80, 128, 256])
@@ -185,7 +201,7 @@ def test_a_small_weight_keeps_its_output_and_weights_of_zero_give_zeros_and_fini
     out = build("triton.linear", p)(low, low[:, :1], v)
     torch.testing.assert_close(out, v.expand(1, 2, 1, 16))
     p = problem("causal", 20)
-    q, k, v = checks.draw(p)
+    q, k, v = draw(p)
     k = torch.full_like(k, -200.0).requires_grad_()
     out = build("triton.linear", p, chunk=16)(q, k, v)
     assert not out.any()
@@ -209,7 +225,7 @@ def test_tokens_that_do_not_lie_next_to_each_other_are_read_in_their_place(row, 
 def test_where_all_keys_are_equal_next_to_nothing_is_left_of_a_querys_gradient(dtype, most):
     """An output is the mean of the values then, whatever the query."""
     p = problem("causal", 90, head_dim=64, dtype=dtype)
-    q, k, v = checks.draw(p)
+    q, k, v = draw(p)
     k = k.detach()[:, :, :1].expand(-1, -1, 90, -1).contiguous().requires_grad_()
     out = build("triton.linear", p, **CUT)(q, k, v)
     dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(8)).to(out.dtype)

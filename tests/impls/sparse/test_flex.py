@@ -108,7 +108,7 @@ def test_a_layout_by_head_under_a_causal_mask_is_the_plain_loop(tmp_path):
     q, k, v = (torch.randn(2, h, 77, 16, dtype=torch.float64) for h in (4, 2, 2))
     place = np.arange(77) // 8  # of each token, its block
     sight = visible("causal", (2, 4, 77, 77)) & BY_HEAD[:, place[:, None], place]
-    want = softmax(problem, q, k, v, torch.from_numpy(sight))
+    want = softmax(problem, q, k, v, visible=sight)
     layout = str(tmp_path / "by_head.npy")
     got = blocksparse.definition(problem, layout=layout, block=8)(q, k, v, torch.arange(77))
     torch.testing.assert_close(got, want, rtol=0, atol=1e-13)

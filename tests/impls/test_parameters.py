@@ -1,0 +1,182 @@
+"""Rows under a scale, a soft cap and sinks, against the textbook's formula in float64."""
+
+import itertools
+
+import pytest
+import torch
+
+import impls
+from attnbench.gate.gate import gate
+from attnbench.gate.inputs import make
+from attnbench.gate.reference import judge
+from impls.loading import load_function
+from impls.masks import Mask
+from impls.operators import PARAMETERS
+from impls.problem import InvalidProblem, Problem
+from impls.spec import Unsupported
+
+SETTINGS = [
+    {"scale": 0.3},
+    {"softcap": 2.0},
+    {"sinks": True},
+    {"scale": 1.0, "softcap": 5.0, "sinks": True},
+]
+MASKS = ("none", "causal", "causal+window:20,0", "causal+alibi", "document:30,37", "padding:40,67")
+
+
+def problem(mask="causal", **changes):
+    """Grouped heads on a length that no block divides."""
+    extents = {"batch": 2, "heads": 4, "kv_heads": 2, "q_len": 67, "kv_len": 67}
+    return Problem(
+        **{**extents, "head_dim": 32, "v_head_dim": 32, "mask": Mask.parse(mask), **changes}
+    )
+
+
+def textbook(p, q, k, v, sinks=None):
+    """Softmax attention as papers write it; a sink is one more column of the scores."""
+    k, v = (x.repeat_interleave(p.group, 1) for x in (k, v))
+    scores = torch.einsum("bhnd,bhmd->bhnm", q, k) * p.scale
+    if p.softcap:
+        scores = p.softcap * torch.tanh(scores / p.softcap)
+    if (added := p.mask.bias(p.shape)) is not None:
+        scores = scores + torch.from_numpy(added)
+    scores = scores.masked_fill(~torch.from_numpy(p.mask.visible(p.shape)), -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)], -1)
+    return scores.softmax(-1)[..., : p.kv_len] @ v
+
+
+def drawn(p):
+    """The inputs in order, and which come by name."""
+    inputs = make(p, 5)
+    return [x.requires_grad_(p.gradients) for x in inputs.values()], list(inputs)[3:]
+
+
+def off(got, want):
+    """The relative error by the norm."""
+    return float((got.detach().double() - want.detach()).norm() / want.detach().norm())
+
+
+def cases():
+    """Each exact row with what it takes; rows that compile for seconds in two of them, slow."""
+    for row in impls.table().rows.values():
+        if not row.exact or row.level != "core" or row.ranks or row.name == "exp.naive":
+            continue
+        for mask, settings in itertools.product(MASKS, SETTINGS):
+            if row.supports(problem(mask, **settings)) is not None:
+                continue
+            if not any("c++" in need for need in row.requires):
+                yield pytest.param(row, mask, settings, id=f"{row.name}-{mask}-{settings}")
+            elif mask in ("causal", "document:30,37") and "sinks" in settings:
+                marks = pytest.mark.slow
+                yield pytest.param(row, mask, settings, marks=marks, id=f"{row.name}-{settings}")
+
+
+@pytest.mark.parametrize(("row", "mask", "settings"), list(cases()))
+def test_a_row_follows_the_parameters_that_it_takes(row, mask, settings):
+    for phase in ("forward", "train"):
+        p = problem(mask, phase=phase, **settings)
+        tensors, names = drawn(p)
+        try:
+            attend = row.supports(p) or load_function(row.build)(p, **row.chosen)
+        except Unsupported:  # a mask without a window
+            continue
+        if isinstance(attend, str):
+            continue
+        by_name = dict(zip(names, tensors[3:], strict=True))
+        out = attend(*tensors[:3], **by_name)
+        twins = [x.detach().double().requires_grad_(p.gradients) for x in tensors]
+        want = textbook(p, *twins)
+        assert off(out, want) < 1e-6
+        if p.gradients:
+            dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
+            got = torch.autograd.grad(out, tensors, dout)
+            for x, y in zip(got, torch.autograd.grad(want, twins, dout.double()), strict=True):
+                assert off(x, y) < 2e-6
+
+
+def test_eight_rows_take_each_parameter_and_the_others_say_that_they_do_not():
+    rows = impls.table().rows.values()
+    for name in ("softcap", "sinks"):
+        takes = [row.name for row in rows if name in row.parameters and row.exact]
+        expected = {"einsum", "matmul", "chunked", "online", "flex", "window.blocked"}
+        assert expected | {"triton.flash"} <= set(takes)
+    sentence = impls.table().rows["sdpa"].supports(problem(softcap=2.0))
+    assert sentence == "sdpa takes no softcap"
+    assert impls.table().rows["gla"].supports(problem(scale=2.0)) == "gla takes no scale"
+
+
+def capped_late(p):
+    """The cap after the mask: what is hidden is at minus the cap, and seen."""
+
+    def attend(q, k, v):
+        k, v = (x.repeat_interleave(p.group, 1) for x in (k, v))
+        hidden = ~torch.from_numpy(p.mask.visible(p.shape))
+        scores = (q @ k.mT * p.scale).masked_fill(hidden, -torch.inf)
+        return (p.softcap * torch.tanh(scores / p.softcap)).softmax(-1) @ v
+
+    return attend
+
+
+def without(name):
+    """The textbook's row that ignores a parameter."""
+
+    def build(p):
+        return lambda q, k, v, sinks=None: textbook(
+            p.with_(**{name: None}), q, k, v, None if name == "sinks" else sinks
+        )
+
+    return build
+
+
+def half_a_gradient(p):
+    """The right output, and half of the gradient of the sinks."""
+
+    def attend(q, k, v, sinks):
+        return textbook(p, q, k, v, sinks / 2 + sinks.detach() / 2)
+
+    return attend
+
+
+FAULTS = {
+    "a cap after the mask": (capped_late, {"softcap": 2.0}),
+    "no scale": (without("scale"), {"scale": 1.0}),
+    "no cap": (without("softcap"), {"softcap": 2.0}),
+    "no sinks": (without("sinks"), {"sinks": True}),
+    "half a gradient": (half_a_gradient, {"sinks": True, "phase": "train"}),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_gate_refuses(fault):
+    build, changes = FAULTS[fault]
+    p = problem(dtype="float64", **changes)
+    judged = judge(p, make(p, 3), 3)
+    assert gate(judged, build(p), None, 3).reason is not None
+    assert gate(judged, lambda *x, **more: textbook(p, *x, **more), None, 3).reason is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"softcap": 0.0}, "softcap is 0.0; it must be a number above 0"),
+        ({"softcap": True}, "softcap is True; it must be a number above 0"),
+        ({"scale": float("nan")}, "scale is nan; it must be a number above 0"),
+        ({"sinks": 1.0}, "sinks is 1.0; it must be given or left out"),
+    ],
+    ids=str,
+)
+def test_a_parameter_that_can_not_be_is_refused(changes, words):
+    with pytest.raises(InvalidProblem) as refused:
+        problem(**changes)
+    assert str(refused.value) == words
+
+
+def test_a_problem_is_written_with_the_parameters_that_it_sets():
+    plain, every = problem(), problem(scale=1.0, softcap=50.0, sinks=True)
+    assert not PARAMETERS.keys() & plain.to_dict().keys()
+    assert Problem.from_dict(every.to_dict()) == every != plain
+    assert problem(scale=32**-0.5) == plain
+    assert every.with_(q_len=1).scale == 1.0
+    assert plain.with_(head_dim=64, v_head_dim=64).scale == 64**-0.5
+    assert str(every).endswith("scale 1 sinks softcap 50")
