@@ -183,6 +183,18 @@ def test_a_file_by_a_relative_path_may_name_what_lies_elsewhere_and_import_what_
     assert other.build == "impls.dense.einsum:build"
 
 
+def test_a_file_is_a_module_of_its_own_and_is_read_again_after_it_raised(tmp_path):
+    for folder in "ab":
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "rows.py", f"def f(): return {folder!r}")
+    assert [load_function(f"{tmp_path}/{x}/rows.py:f")() for x in "ab"] == ["a", "b"]
+    file = write(tmp_path / "mended.py", "raise ValueError")
+    with pytest.raises(ValueError):
+        load_function(f"{file}:f")
+    write(file, "def f(): return 'mended now'")
+    assert load_function(f"{file}:f")() == "mended now"
+
+
 def test_a_file_that_hangs_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(outside, "PATIENCE_S", 1)
     note = tmp_path / "pid"

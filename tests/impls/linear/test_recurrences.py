@@ -193,16 +193,6 @@ def test_the_cost_is_that_of_the_recurrence(name):
     assert cost(name, step) == cost(name, step.with_(kv_len=5000))
 
 
-@pytest.mark.parametrize(
-    ("name", "numbers"), [("gla", 16), ("retention", 1), ("delta", 1), ("ssd", 2)]
-)
-def test_gates_that_are_inputs_are_read_and_cost_no_products(name, numbers):
-    asked = problem(phase="forward", dtype="bfloat16")
-    own, read = cost(name, asked), cost(f"{name}?gates=input", asked)
-    assert read.bytes - own.bytes == 2 * 2 * 75 * numbers * 4
-    assert read.flops <= own.flops
-
-
 def test_gates_that_close_to_nothing_overflow_nowhere():
     p = problem(dtype="float32", length=130)
     q, k, v = make(p, 0).values()

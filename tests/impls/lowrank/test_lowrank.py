@@ -70,14 +70,6 @@ def test_both_forms_of_skyformer_are_the_papers(iterations):
     check(label, p, want, rtol=1e-9, atol=1e-11)
 
 
-def test_all_rows_as_landmarks_make_the_kernel_exact():
-    p = problem(q_len=13)
-    x, y, values = head_of(inputs(p))
-    label = "skyformer?landmarks=99&iterations=0&gamma=0"
-    check(label, p, kappa(x, y) @ values, rtol=1e-7, atol=1e-9)
-    assert "13 queries, 45 keys" in both_forms(label, p)[0].note()
-
-
 def test_both_forms_of_linformer_average_segments_cut_as_numpy_cuts():
     p = problem()
     q, k, v = head_of(inputs(p))
