@@ -9,7 +9,7 @@ from torch import nn
 from torch.profiler import profile
 
 from attnbench.gate.watch import left_changed, snapshot
-from impls.layers.attention import from_torch, torch_parameters
+from impls.layers.attention import MultiHeadAttention, from_torch, torch_parameters
 from impls.layers.mixed import _edges
 from impls.spec import Unsupported
 from tests.impls.small import TABLE, both_forms, layer, verdict
@@ -190,3 +190,10 @@ def test_a_converted_layer_gives_the_same_output_and_every_gradient(options, key
     torch.testing.assert_close(
         by_our_name, torch_parameters(ours, by_their_name), atol=2e-5, rtol=1e-4
     )
+
+
+def test_a_causal_mask_over_more_keys_ends_at_the_last():
+    ours = MultiHeadAttention(E, H)
+    x, y = torch.randn(B, 2, E), torch.randn(B, 5, E)
+    hidden = torch.tensor([[0, 0, 0, 0, 1], [0, 0, 0, 0, 0]]).bool()
+    torch.testing.assert_close(ours(x, y, is_causal=True), ours(x, y, attn_mask=hidden))

@@ -8,7 +8,7 @@ import torch
 
 from impls.linear import common, elu, hedgehog, taylor
 from tests.brute import visible
-from tests.impls.small import both_forms, both_give, inputs, problem, verdict
+from tests.impls.small import both_forms, both_give, differentiated, inputs, problem, verdict
 
 EYE = np.eye(5)
 
@@ -107,6 +107,17 @@ def test_features_of_elu_keep_their_digits_and_their_gradient_far_below_zero():
     one = problem("causal", 1, batch=1, heads=1, kv_heads=1, head_dim=2, v_head_dim=2)
     low, v = torch.full((1, 1, 1, 2), -20.0), torch.tensor([[[[3.0, -5.0]]]])
     torch.testing.assert_close(elu.build(one, 128)(low, low, v), v)
+
+
+def test_a_cosine_with_zeros_is_none_and_has_no_gradient():
+    p = problem("causal", phase="train")
+    q, k, v = inputs(p)
+    q[:, :, 4], k[:, :, 6] = 0.0, 0.0
+    define, rows = both_forms("cosine", p)[1], torch.arange(45)
+    for function in (both_forms("cosine?chunk=4", p)[0], lambda *x: define(*x, rows)):
+        out, dq, dk, dv = differentiated(function, (q, k, v))
+        assert not out[:, :, 4].any() and not dq[:, :, 4].any() and not dk[:, :, 6].any()
+        assert all(x.isfinite().all() for x in (out, dq, dk, dv))
 
 
 NAMES = ["linear.identity", "linear.elu", "cosformer", "linear.taylor", "hedgehog", "cosine"]

@@ -2,16 +2,16 @@
 
 import numpy as np
 import pytest
+import torch
 
 from impls.sparse import cost as costs
-from impls.sparse.lsh import rotations
+from impls.sparse.lsh import Plan, rotations
 from impls.sparse.routing import centroids
 from tests.brute import bias, saved, visible
 from tests.impls.small import both_forms, both_give, inputs
 from tests.impls.small import problem as problem_of
 
 CLOSE = {"rtol": 0, "atol": 1e-12}
-ONE = {"batch": 1, "heads": 1, "kv_heads": 1, "v_head_dim": 16}
 
 
 def sorted_loop(q, k, v, sight, bias, scale, count):
@@ -40,6 +40,14 @@ def test_it_is_the_softmax_over_the_first_when_sorted_by_score_then_place(count)
         sight, added = (see(mask, (2, 4, 37, 37)) for see in (visible, bias))
         want = sorted_loop(*tensors, sight, np.where(sight, added, 0.0), bare.scale, count)
         both_give(f"topk?k={count}", bare, tensors, want, **CLOSE)
+
+
+def test_blocks_of_queries_do_not_change_what_is_chosen(monkeypatch):
+    problem = problem_of("causal+document:20,17", 37)
+    tensors = inputs(problem)
+    whole = both_forms("topk?k=5", problem)[0](*tensors)
+    monkeypatch.setattr("impls.sparse.topk.SCORES", 2 * 4 * 37 * 3)  # three rows
+    torch.testing.assert_close(both_forms("topk?k=5", problem)[0](*tensors), whole, **CLOSE)
 
 
 def test_the_cost_is_that_of_softmax_forward_with_all_keys_and_less_with_few():
@@ -93,6 +101,18 @@ def test_it_is_the_softmax_weighted_by_how_often_a_key_was_met(length, bucket, s
     want = met_loop(problem, q, k, v, 3, bucket, 0, shared)
     label = f"lsh?rounds=3&bucket={bucket}&shared={shared}"
     both_give(label, problem, (q, k, v), want, **CLOSE)
+
+
+def test_two_smaller_hashes_stand_in_for_one_of_many_buckets():
+    problem = problem_of(length=600, batch=1, heads=1, kv_heads=1, v_head_dim=16)
+    q, k, _ = inputs(problem)
+    assert costs.hash_widths(600, 4) == (12, 14)
+    turn = rotations(problem, 1, 4, 0)[0]
+    turned = [q[0, 0] @ part for part in (turn[:, :6], turn[:, 6:])]
+    first, second = (torch.cat([x, -x], -1).argmax(-1).tolist() for x in turned)
+    order = sorted(range(600), key=lambda i: (first[i], second[i], i))
+    plan = Plan(problem, 1, 4, 0, True)
+    assert plan.places(q, k, plan.rotations[0]).queries.tolist() == order
 
 
 def nearest(x, mean, count):
