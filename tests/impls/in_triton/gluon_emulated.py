@@ -157,6 +157,7 @@ class Machine:
 
     def specialize(self, works):
         parts = [Partition(self, *work) for work in works]
+        pace = {p: self.chance.random() ** 3 + 0.01 for p in parts}  # some are slow
         try:
             while not all(p.over for p in parts):
                 able = [p for p in parts if not p.over and (p.until is None or p.until())]
@@ -164,7 +165,7 @@ class Machine:
                     self.copies.pop(self.chance.randrange(len(self.copies)))()
                     continue
                 assert able, "all partitions wait: a deadlock"
-                self.now = self.chance.choice(able)
+                (self.now,) = self.chance.choices(able, [pace[p] for p in able])
                 self.now.may.release()
                 self.turn.acquire()
                 if self.now.error is not None:
