@@ -2,19 +2,23 @@
 
 Written as text, joined by ``+`` where several must allow a pair:
 
-    none  causal  window:LEFT,RIGHT  prefix:P  document:N1,N2,…  padding:N1,N2,…
-    leftpad:N1,N2,…  alibi  dense:FILE.npy  bias:FILE.npy
+    none  causal  window:LEFT,RIGHT  chunk:N  prefix:P  blocks:N1,N2xCOUNT,…
+    document:N1,N2,…  packed:LENGTHS,MEAN,SEED  padding:N1,N2,…  leftpad:N1,N2,…
+    alibi  dense:FILE.npy  bias:FILE.npy
     causal+document:100,156     causal@upper-left
 
 A query stands at a position among the keys. Lower-right alignment, the default, puts the last
 query at the last key, as decoding needs; ``@upper-left`` puts the first query at the first key.
 A window counts keys to the left and to the right of that position, the position itself besides.
-``document`` lets a query see all of its own document, ``padding`` the first so many keys of its
-batch element, ``leftpad`` all but its first so many, ``prefix`` the first P keys and those up to
-its own. ``alibi`` hides nothing: it adds -m_h |i - j| to the scores, m_h the slopes of
-arXiv:2108.12409. A ``dense`` file holds booleans (true: may see), a ``bias`` file numbers to add
-(-inf hides); both broadcast to [batch, heads, q_len, kv_len]. A row that may see nothing gives
-zeros.
+``chunk`` lets a query see the keys of its own chunk of N (Llama 4, under causal). ``prefix`` shows
+the first P keys and those up to its own, ``blocks`` all keys up to the end of its own block (images
+in Gemma 3); ``1x100`` is a hundred blocks of one token. ``document`` shows all of its own document;
+``packed`` too, but each batch element has documents of its own, whose lengths are drawn from a seed
+around a mean: ``lognormal`` (of spread 1), ``exponential`` or ``equal``. ``padding`` shows the
+first so many keys of a batch element, ``leftpad`` all but its first so many. ``alibi`` hides
+nothing: it adds -m_h |i - j| to the scores, m_h the slopes of arXiv:2108.12409. A ``dense`` file
+holds booleans (true: may see), a ``bias`` file numbers to add (-inf hides); both broadcast to
+[batch, heads, q_len, kv_len]. A row that may see nothing gives zeros.
 
 All but the files give each row one span of keys, so that counting pairs, skipping blocks and
 checking a million tokens never need the N x N form.
@@ -24,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,18 +41,23 @@ if TYPE_CHECKING:
     Spans = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 MASK_KINDS = (
-    "none", "causal", "window", "prefix", "document", "padding", "leftpad", "alibi", "dense",
-    "bias",
+    "none", "causal", "window", "chunk", "prefix", "blocks", "document", "packed", "padding",
+    "leftpad", "alibi", "dense", "bias",
 )  # fmt: skip
+HIDING = tuple(kind for kind in MASK_KINDS if kind not in ("alibi", "bias"))
+"""Masks that add nothing to the scores."""
+LENGTHS = ("lognormal", "exponential", "equal")
+"""How the documents of ``packed`` are drawn."""
 PADDINGS = ("padding", "leftpad")
 """Masks with a number for each batch element, or one for all."""
-OF_DATA = frozenset({*PADDINGS, "document", "dense", "bias"})
+OF_DATA = frozenset({*PADDINGS, "document", "blocks", "dense", "bias"})
 """Masks that follow from the data; all others follow from the shape, so a line can name them."""
 LEAST_TABLE = 4096
 """Rows of a table that FlexAttention looks spans up in, at the least."""
 SPELLINGS = (
-    "none, causal, window:LEFT,RIGHT, prefix:P, document:N1,N2,…, padding:N1,N2,…, "
-    "leftpad:N1,N2,…, alibi, dense:FILE.npy, bias:FILE.npy, joined by + (causal+alibi), with "
+    "none, causal, window:LEFT,RIGHT, chunk:N, prefix:P, blocks:N1,N2xCOUNT,…, document:N1,N2,…, "
+    "packed:LENGTHS,MEAN,SEED, padding:N1,N2,…, leftpad:N1,N2,…, alibi, dense:FILE.npy, "
+    "bias:FILE.npy, joined by + (causal+alibi), with "
     "@upper-left at the end where the first query stands at the first key"
 )
 _NUMBERS = {
@@ -55,11 +65,16 @@ _NUMBERS = {
     "causal": 0,
     "alibi": 0,
     "window": 2,
+    "chunk": 1,
     "prefix": 1,
+    "blocks": None,
     "document": None,
+    "packed": 2,
     "padding": None,
     "leftpad": None,
 }
+MOST_BLOCKS = 1 << 25
+"""Blocks of one length, one after another."""
 MOST = 1 << 40
 """The largest number in a mask: positions are added to it in 64 bits."""
 
@@ -79,14 +94,19 @@ class InvalidMask(CantBeDone, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One condition of a mask: its kind, and its numbers or its file."""
+    """One condition of a mask: its kind, and its numbers, its file or how its lengths are drawn."""
 
     kind: str
     numbers: tuple[int, ...] = ()
     file: str = ""
+    lengths: str = ""
 
     def __str__(self) -> str:
-        tail = self.file or ",".join(str(n) for n in self.numbers)
+        numbers = list(map(str, self.numbers))
+        if self.kind == "blocks":
+            runs = [(n, len(list(run))) for n, run in groupby(numbers)]
+            numbers = [n if count == 1 else f"{n}x{count}" for n, count in runs]
+        tail = self.file or ",".join([self.lengths] * bool(self.lengths) + numbers)
         return f"{self.kind}:{tail}" if tail else self.kind
 
 
@@ -134,6 +154,11 @@ class Mask:
         """None where the mask fits the shape, else a sentence."""
         for part in self.parts:
             total = sum(part.numbers)
+            if part.kind == "blocks" and total != shape.kv_len:
+                return (
+                    f"mask {part}: the blocks add up to {total} tokens, but the problem has "
+                    f"{shape.kv_len} keys; both must be equal"
+                )
             if part.kind == "document" and (total != shape.kv_len or shape.q_len != shape.kv_len):
                 return (
                     f"mask {part}: the document lengths add up to {total}, but the problem has "
@@ -165,7 +190,7 @@ class Mask:
         at = row + (0 if self.upper_left else shape.kv_len - shape.q_len)
         first, past = np.zeros((1, len(at)), np.int64), np.full((1, len(at)), shape.kv_len)
         for part in self.parts:
-            low, high = span(part, at)
+            low, high = span(part, at, shape)
             first = first if low is None else np.maximum(first, low)
             past = past if high is None else np.minimum(past, high)
         first, past = np.broadcast_arrays(np.minimum(first, shape.kv_len), past)
@@ -321,8 +346,9 @@ def parse_part(text: str, word: str) -> Part:
         if not tail:
             raise InvalidMask(f"mask {text!r}: {kind} needs a file, as in {kind}:FILE.npy")
         return Part(kind, file=tail)
+    lengths, words = _lengths(text, kind, tail.split(",") if tail else [])
     try:
-        numbers = tuple(int(n) for n in tail.split(",")) if tail else ()
+        numbers = tuple(n for word in words for n in _run(kind, word))
     except ValueError:
         raise InvalidMask(f"mask {text!r}: {tail!r} is not whole numbers split by commas") from None
     count_of_kind = _NUMBERS[kind]
@@ -331,15 +357,55 @@ def parse_part(text: str, word: str) -> Part:
     ):
         count = "at least one number" if count_of_kind is None else f"{count_of_kind} numbers"
         raise InvalidMask(f"mask {text!r}: {kind} takes {count}; the masks are {SPELLINGS}")
-    least = 1 if kind in ("document", "prefix") else 0
+    least = 1 if kind in ("document", "prefix", "chunk", "blocks") else 0
     if any(n < least for n in numbers):
         raise InvalidMask(f"mask {text!r}: {min(numbers)} is below {least}, the least {kind} takes")
     if any(n > MOST for n in numbers):
         raise InvalidMask(f"mask {text!r}: {max(numbers)} is above {MOST}, the most {kind} takes")
-    return Part(kind, numbers)
+    return Part(kind, numbers, lengths=lengths)
 
 
-def span(part: Part, at: NDArray[np.int64]) -> tuple[Any, Any]:
+def _lengths(text: str, kind: str, words: list[str]) -> tuple[str, list[str]]:
+    """How ``packed`` draws lengths, empty for others, and the numbers that follow."""
+    if kind != "packed":
+        return "", words
+    lengths, *numbers = words or [""]
+    if lengths not in LENGTHS:
+        raise InvalidMask(
+            f"mask {text!r}: documents are drawn as {', '.join(LENGTHS)}, not {lengths!r}"
+        )
+    if numbers[:1] in (["0"], []):
+        raise InvalidMask(f"mask {text!r}: documents have a mean of 1 token or more, and a seed")
+    return lengths, numbers
+
+
+def _run(kind: str, word: str) -> list[int]:
+    """The number, or of blocks ``NxCOUNT`` as many; raises ValueError for anything else."""
+    number, by, count = word.partition("x") if kind == "blocks" else (word, "", "")
+    if by and not 1 <= int(count) <= MOST_BLOCKS:
+        raise ValueError(word)
+    return [int(number)] * (int(count) if by else 1)
+
+
+def packed_edges(part: Part, shape: Shape) -> NDArray[np.int64]:
+    """The ends of the documents of each batch element: [batch, kv_len], the last repeated."""
+    import numpy as np
+
+    mean, seed = part.numbers
+    chance = np.random.default_rng(seed)
+    size = shape.batch, shape.kv_len
+    match part.lengths:
+        case "lognormal":
+            drawn = mean * chance.lognormal(-0.5, 1.0, size)
+        case "exponential":
+            drawn = chance.exponential(mean, size)
+        case _:
+            drawn = np.full(size, float(mean))
+    lengths = np.clip(drawn.round(), 1, shape.kv_len).astype(np.int64)
+    return np.minimum(lengths.cumsum(1), shape.kv_len)
+
+
+def span(part: Part, at: NDArray[np.int64], shape: Shape) -> tuple[Any, Any]:
     """The first and past-the-last key that one condition allows a query at each position."""
     import numpy as np
 
@@ -348,8 +414,20 @@ def span(part: Part, at: NDArray[np.int64]) -> tuple[Any, Any]:
             return None, at + 1
         case "window":
             return at - part.numbers[0], at + part.numbers[1] + 1
+        case "chunk":
+            first = at // part.numbers[0] * part.numbers[0]
+            return first, first + part.numbers[0]
         case "prefix":
             return None, np.maximum(part.numbers[0], at + 1)
+        case "blocks":
+            ends = np.cumsum(part.numbers)
+            return None, ends[np.searchsorted(ends, at, side="right").clip(0, len(ends) - 1)]
+        case "packed":
+            ends = packed_edges(part, shape)
+            own = np.stack([np.searchsorted(each, at, side="right") for each in ends])
+            edges = np.concatenate([np.zeros((len(ends), 1), np.int64), ends], 1)
+            own = own.clip(0, shape.kv_len - 1)
+            return np.take_along_axis(edges, own, 1), np.take_along_axis(ends, own, 1)
         case "document":
             edges = np.concatenate([[0], np.cumsum(part.numbers)])
             own = np.searchsorted(edges, at, side="right") - 1

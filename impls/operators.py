@@ -8,7 +8,7 @@ slices, shifts, shares out or differentiates an input follows the names. The out
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -97,8 +97,10 @@ class Operator:
     name: str
     computes: Computes
     inputs: Mapping[str, TensorSpec]
-    parameters: tuple[str, ...] = ()
-    """What problems may set, of :data:`PARAMETERS`."""
+    numbers: tuple[str, ...] = ()
+    """The numbers that problems may set, of :data:`PARAMETERS`."""
+    further: Mapping[str, TensorSpec] = field(default_factory=dict)
+    """The inputs of :data:`PARAMETERS` that problems may have besides."""
     signs: tuple[Signs, ...] = ()
     """Changes that keep the truth known, so that every timed call has values of its own."""
 
@@ -109,18 +111,22 @@ class Operator:
                 f"{', '.join(get_args(Computes))}"
             )
 
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """All that problems may set of it."""
+        return (*self.numbers, *self.further)
+
 
 @dataclass(frozen=True)
 class Parameter:
-    """A number that a problem may set of its operator, or an input that it may have."""
+    """What a problem may set of its operator: a number above 0, or an input that it has besides."""
 
     about: str
-    input: TensorSpec | None = None
-    """The input that it adds; None where it is a number above 0."""
+    is_input: bool = False
 
     def fault(self, value: object) -> str | None:
         """None for a value that it takes, else what it must be."""
-        if self.input is not None:
+        if self.is_input:
             return None if value is True else "given or left out"
         number = value if isinstance(value, int | float) and value is not True else -1
         return None if 0 < number < inf else "a number above 0"
@@ -128,11 +134,9 @@ class Parameter:
 
 PARAMETERS = {
     "scale": Parameter("the factor of the scores; head_dim**-0.5 if not given"),
-    "sinks": Parameter(
-        "a learned logit a head beside the scores, that no value follows",
-        TensorSpec(("heads",), keyword=True),
-    ),
     "softcap": Parameter("scores s become N tanh(s / N), before the mask"),
+    "sinks": Parameter("a learned logit a head beside the scores, that no value follows", True),
+    "state": Parameter("a recurrence begins with a state that comes as an input", True),
 }
 """By name, as the command line, a problem, its records and keywords of calls have it."""
 QKV = {
@@ -150,25 +154,38 @@ _ON_VALUES = Signs("v_head_dim", ("v", OUTPUT))
 
 def _of_values(name: Computes) -> Operator:
     """An operator whose rows have definitions of their own; its output is linear in v."""
-    parameters = () if name == "its own operator" else ("scale",)
-    return Operator(name, name, QKV, parameters, (_ON_VALUES,))
+    numbers = () if name == "its own operator" else ("scale",)
+    return Operator(name, name, QKV, numbers, signs=(_ON_VALUES,))
 
 
-def _recurrent(name: str, draw: str = "normal", **gates: TensorSpec) -> Operator:
-    """A state that is written and read token by token, under gates that come by keyword."""
-    qk = {n: replace(QKV[n], draw=draw) for n in ("q", "k")}
-    return Operator(name, "its own operator", {**QKV, **qk, **gates}, (), (_ON_VALUES,))
+def _recurrent(name: str, draw: str = "normal", states: str = "kv_heads",
+               **gates: TensorSpec) -> Operator:  # fmt: skip
+    """States that are written and read token by token, under gates that come by keyword; as many
+    as there are values' heads, ``states``.
+    """
+    keys, values = ("batch", "kv_heads", "kv_len", "head_dim"), ("batch", states, "kv_len")
+    queries = "heads" if states == "kv_heads" else "kv_heads"
+    inputs = {
+        "q": TensorSpec(("batch", queries, "q_len", "head_dim"), draw),
+        "k": TensorSpec(keys, draw),
+        "v": TensorSpec((*values, "v_head_dim")),
+        **{n: replace(gate, axes=(*values, *gate.axes)) for n, gate in gates.items()},
+    }
+    state = TensorSpec(("batch", states, "head_dim", "v_head_dim"), dtype="float32", keyword=True)
+    signs = (Signs("v_head_dim", ("v", "state", OUTPUT)),)
+    return Operator(name, "its own operator", inputs, ("scale",), {"state": state}, signs)
 
 
 def _gate(draw: str, *axes: str) -> TensorSpec:
-    """A number a token and key/value head, or one for each channel; float32 as models have it."""
-    return TensorSpec(("batch", "kv_heads", "kv_len", *axes), draw, dtype="float32", keyword=True)
+    """A number a token and state, or one for each channel; float32 as models have it."""
+    return TensorSpec(axes, draw, dtype="float32", keyword=True)
 
 
+SINKS = {"sinks": TensorSpec(("heads",), keyword=True)}
 OPERATORS = {
     operator.name: operator
     for operator in (
-        Operator("softmax", "softmax", QKV, tuple(PARAMETERS), (_ON_SCORES, _ON_VALUES)),
+        Operator("softmax", "softmax", QKV, ("scale", "softcap"), SINKS, (_ON_SCORES, _ON_VALUES)),
         _of_values("softmax on its own pattern"),
         _of_values("approximates softmax"),
         _of_values("its own operator"),
@@ -176,6 +193,8 @@ OPERATORS = {
         _recurrent("retention", g=_gate("log decay")),
         _recurrent("delta", "unit", beta=_gate("rate")),
         _recurrent("ssd", g=_gate("log decay"), dt=_gate("rate")),
+        _recurrent("gated_delta", "unit", "heads", g=_gate("log decay"), beta=_gate("rate")),
+        _recurrent("kda", "unit", "heads", g=_gate("log decay", "head_dim"), beta=_gate("rate")),
     )
 }
 
@@ -195,6 +214,6 @@ def further(name: str) -> tuple[str, ...]:
 def inputs(name: str, problem: Problem) -> Mapping[str, TensorSpec]:
     """The inputs of an operator's rows on a problem; a layer's are tokens."""
     if problem.level == "core":
-        added = {name: PARAMETERS[name].input for name in problem.parameters}
-        return {**operator(name).inputs, **{n: spec for n, spec in added.items() if spec}}
+        own = operator(name)
+        return {**own.inputs, **{n: x for n, x in own.further.items() if n in problem.parameters}}
     return CROSSED if problem.crosses else TOKENS

@@ -52,6 +52,8 @@ class Problem:
     """Scaled scores s become softcap * tanh(s / softcap), before the mask."""
     sinks: bool | None = None
     """True where each head has a learned logit beside its scores, that no value follows."""
+    state: bool | None = None
+    """True where a recurrence begins with a state that is an input."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim"):
@@ -89,6 +91,10 @@ class Problem:
         for name, value in self.parameters.items():
             if (need := PARAMETERS[name].fault(value)) is not None:
                 raise InvalidProblem(f"{name} is {value!r}; it must be {need}")
+        if self.state and self.phase == "decode":
+            raise InvalidProblem(
+                "state with phase=decode: a step begins with the state of the tokens before it"
+            )
         if self.scale is None or is_usual(self.scale, self.head_dim):
             object.__setattr__(self, "scale", self.head_dim**-0.5)
 

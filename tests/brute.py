@@ -27,9 +27,24 @@ def _parts(text):
     parts = []
     for word in words.split("+"):
         kind, _, rest = word.partition(":")
-        file = kind in ("dense", "bias")
-        parts.append((kind, np.load(rest) if file else [int(n) for n in rest.split(",") if n]))
+        parts.append((kind, np.load(rest) if kind in ("dense", "bias") else _numbers(rest)))
     return parts, corner == "upper-left"
+
+
+def _numbers(text):
+    """Numbers; of ``1x100`` a hundred."""
+    runs = [word.partition("x") for word in text.split(",") if word]
+    return [int(n) for n, _, count in runs for _ in range(int(count or 1))]
+
+
+def _in_runs(kind, given, at, key):
+    """True where the runs of tokens let a query see a key."""
+    if kind == "chunk":
+        return at // given[0] == key // given[0]
+    owner = np.repeat(np.arange(len(given)), given)
+    if kind == "blocks":
+        return owner[key] <= owner[np.clip(at, 0, len(owner) - 1)]
+    return owner[at] == owner[key]
 
 
 def _places(shape, upper_left):
@@ -49,11 +64,10 @@ def visible(text, shape):
                 seen &= key <= at
             case "window":
                 seen &= (at - given[0] <= key) & (key <= at + given[1])
+            case "chunk" | "blocks" | "document":
+                seen &= _in_runs(kind, given, at, key)
             case "prefix":
                 seen &= (key < given[0]) | (key <= at)
-            case "document":
-                owner = np.repeat(np.arange(len(given)), given)
-                seen &= owner[at] == owner[key]
             case "padding":
                 seen &= key < np.reshape(given, (-1, 1, 1, 1))
             case "leftpad":

@@ -70,9 +70,9 @@ TABLE = """
 --head-dim N,… numbers
 --v-head-dim N,… numbers: as head-dim if not given
 --dtype T,… words: such as float32,bfloat16
---mask MASK append: none, causal, window:255,0, prefix:64, document:100,156, padding:90,128,
-  leftpad:38,0, alibi, dense:FILE.npy, bias:FILE.npy; causal+alibi; causal@upper-left. Give it
-  again for more
+--mask MASK append: none, causal, window:255,0, chunk:128, prefix:64, blocks:1x100,156,
+  document:100,156, packed:lognormal,64,0, padding:90,128, leftpad:38,0, alibi, dense:FILE.npy,
+  bias:FILE.npy; causal+alibi; causal@upper-left. Give it again for more
 --phase P,… words: forward, train, backward, decode
 --inputs KIND,… words: normal, peaky, outliers, equal_keys, captured:FILE.npz
 + parameters
@@ -334,9 +334,9 @@ def _parts() -> tuple[dict[str, dict[str, str]], Lines]:
                 verbs[name] = about.strip()
         else:
             at.append(line)
-    parts["parameters"] = ["of softmax attention"]
+    parts["parameters"] = ["of operators"]
     for name, parameter in PARAMETERS.items():
-        form = f"--{name} N,… figures" if parameter.input is None else f"--{name}"
+        form = f"--{name} N,… figures" if not parameter.is_input else f"--{name}"
         parts["parameters"].append(f"{form}: {parameter.about}")
     return groups, parts
 

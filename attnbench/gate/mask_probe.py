@@ -129,10 +129,13 @@ def _check_keys(call: Call, base: Tensor, inputs: Inputs, deal: Deal, *, exact: 
     *_, last = (n for n in call.leaves if not call.leaves.specs[n].keyword)
     with torch.no_grad():
         for name, leaf in call.leaves.items():
-            at = changed if problem.level == "core" else (changed[0], changed[2])
+            axes = call.leaves.specs[name].axes
+            at = (changed[0], changed[2])
+            if "heads" in axes or "kv_heads" in axes:
+                at = deal.at(call.leaves.size("heads" if "heads" in axes else "kv_heads"))
             if name == last:  # the values, or a layer's tokens
                 leaf[at] += 4.0 * math.sqrt(problem.kv_len) + 8.0
-            elif "kv_len" in call.leaves.specs[name].axes:
+            elif "kv_len" in axes:
                 leaf[at] = CHANGED[call.leaves.specs[name].draw](leaf[at])
     call.remember()
     out = call.forward().detach()

@@ -41,7 +41,7 @@ def shortened(problem: Problem) -> Problem | None:
 def _part(part: Part, keys: int) -> Part:
     """The condition as it fits so many keys."""
     match part.kind:
-        case "document":
+        case "document" | "blocks":
             own = part.numbers[0] if sum(part.numbers) == keys else max(1, keys * 2 // 5)
             rest = (keys - own,) if keys > own else ()
             return part if sum(part.numbers) == keys else replace(part, numbers=(own, *rest))

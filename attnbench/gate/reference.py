@@ -127,6 +127,8 @@ class Judged:
         specs = inputs_of(operator, self.problem)
         if specs.keys() == self.inputs.keys():
             return self
+        if any(specs[name].axes != spec.axes for name, spec in self.inputs.specs.items()):
+            return replace(self, inputs=make(self.problem, self.seed, specs))
         new = make(self.problem, self.seed, {n: s for n, s in specs.items() if s.keyword})
         same = {name: DRAW_AS[specs[name].draw](x) for name, x in self.inputs.items()}
         return replace(self, inputs=Inputs({**same, **new}, specs))

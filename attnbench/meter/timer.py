@@ -95,7 +95,7 @@ class FreshValues:
         for each in self.signs:
             row = inputs[each.names[0]].new_empty(inputs.size(each.axis))
             drawn = signs_like(row, self._chance)
-            for name in each.names:
+            for name in (n for n in each.names if n == OUTPUT or n in inputs):
                 axes = OUTPUT_AXES if name == OUTPUT else inputs.specs[name].axes
                 self._drawn[name] = drawn.view([-1 if a == each.axis else 1 for a in axes])
         signed = {n: x * self._drawn[n] if n in self._drawn else x for n, x in inputs.items()}

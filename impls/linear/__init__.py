@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from impls.masks import HIDING
 from impls.spec import Variant
 
 _CAUSAL = ("none", "causal")
 _CHUNKS = {"chunk": (16, 32, 64, 128, 256, 512)}
-_HIDING = (*_CAUSAL, "window", "prefix", "document", "padding", "leftpad", "dense")
 
 
 def _row(name: str, title: str, module: str, **more: Any) -> Variant:
@@ -40,7 +40,7 @@ ROWS = [
         options={"init": "identity", "chunk": 128}, paper="arXiv:2402.04347",
     ),
     _row(
-        "cosine", "cosines of queries and keys as scores, no softmax", "cosine", masks=_HIDING,
+        "cosine", "cosines of queries and keys as scores, no softmax", "cosine", masks=HIDING,
         options={"normalise": "none", "temperature": 0.1, "chunk": 128},
     ),
     _row(
@@ -66,6 +66,17 @@ ROWS = [
         cross="decode",
         options={"chunk": 64, "seed": 0, "gates": "key"},
         operators={"gates=input": "ssd"}, paper="arXiv:2405.21060",
+    ),
+    _row(
+        "gated_delta", "a state that fades and is corrected, a rate a head", "gated_delta",
+        operator="gated_delta", masks=("causal",), cross="decode", options={"chunk": 64},
+        parameters=("scale", "state"), paper="arXiv:2412.06464",
+    ),
+    _row(
+        "kda", "a state whose channels fade, and that is corrected", "gated_delta",
+        build="impls.linear.gated_delta:build_kda", operator="kda", masks=("causal",),
+        cross="decode", options={"chunk": 64}, cost="impls.linear.cost:kda",
+        parameters=("scale", "state"), paper="arXiv:2510.26692",
     ),
     _row(
         "triton.linear", "linear.elu in Triton: the state stays on the chip", "triton_linear",

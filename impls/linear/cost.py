@@ -103,6 +103,16 @@ def delta(problem: Problem, chunk: int, seed: int, gates: str) -> Cost:
     return _recurrence(problem, 4, 0, 1) if gates == "input" else _of_keys(problem, 4)
 
 
+def gated_delta(problem: Problem, chunk: int) -> Cost:
+    """The delta rule's with a state for each head of values, and a decay and a rate a token."""
+    return _recurrence(problem.with_(kv_heads=problem.heads), 4, 0, 2)
+
+
+def kda(problem: Problem, chunk: int) -> Cost:
+    """The same with a decay a channel."""
+    return _recurrence(problem.with_(kv_heads=problem.heads), 4, 0, problem.head_dim + 1)
+
+
 def _of_keys(problem: Problem, operations: int) -> Cost:
     return _recurrence(problem, operations, 2 * problem.head_dim)
 

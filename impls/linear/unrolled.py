@@ -58,8 +58,12 @@ KEPT_BYTES = 128 << 20
 def unrolled(
     problem: Problem, q_bhnd: Tensor, rows: Tensor, write_bcmd: Tensor, v_bcme: Tensor,
     *, log_decay_bcmy: Tensor | None = None, read_bcmd: Tensor | None = None,
+    first_bcde: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """o of some rows. A state may fade or be read for what is taken back, not both at length."""
+    """o of some rows; ``first``: the state before the first token, where that is not zero.
+
+    Where a state both fades and is read, or where it begins with another, there is no direct form.
+    """
     p = problem
     at, back = torch.unique(rows + (p.kv_len - p.q_len), return_inverse=True)
     last = int(at[-1]) + 1
@@ -67,8 +71,10 @@ def unrolled(
     write_bcmd, v_bcme = write_bcmd[:, :, :last], v_bcme[:, :, :last]
     if log_decay_bcmy is not None:
         log_decay_bcmy = log_decay_bcmy[:, :, :last]
-    if p.kv_len <= WALKED:
-        out_bcgre = _walked(at, q_bcgrd, write_bcmd, v_bcme, log_decay_bcmy, read_bcmd)
+    neither = log_decay_bcmy is None or read_bcmd is None
+    if p.kv_len <= WALKED or first_bcde is not None or not neither:
+        tokens = write_bcmd, v_bcme, log_decay_bcmy, read_bcmd
+        out_bcgre = _walked(at, q_bcgrd, *tokens, first_bcde)
     elif read_bcmd is not None:
         out_bcgre = _corrected(at, q_bcgrd, write_bcmd, v_bcme, read_bcmd[:, :, :last])
     else:
@@ -174,7 +180,7 @@ def _stretch(
 
 def _walked(
     at: Tensor, q_bcgrd: Tensor, write_bcmd: Tensor, v_bcme: Tensor,
-    log_decay_bcmy: Tensor | None, read_bcmd: Tensor | None,
+    log_decay_bcmy: Tensor | None, read_bcmd: Tensor | None, first_bcde: Tensor | None,
 ) -> Tensor:  # fmt: skip
     q_rxgd = q_bcgrd.permute(3, 0, 1, 2, 4).flatten(1, 2)
     decay_bcmy = None if log_decay_bcmy is None else log_decay_bcmy.exp().to(v_bcme.dtype)
@@ -187,7 +193,8 @@ def _walked(
         )
 
     inputs = (tokens(part) for part in (write_bcmd, v_bcme, decay_bcmy, read_bcmd))
-    out_rxge = _Loop.apply(at.tolist(), q_rxgd, *inputs)  # type: ignore[no-untyped-call]
+    first_xde = None if first_bcde is None else first_bcde.to(v_bcme.dtype).flatten(0, 1)
+    out_rxge = _Loop.apply(at.tolist(), q_rxgd, first_xde, *inputs)  # type: ignore[no-untyped-call]
     out_bcgre: Tensor = out_rxge.unflatten(1, v_bcme.shape[:2]).permute(1, 2, 3, 0, 4)
     return out_bcgre
 
@@ -275,10 +282,14 @@ def _each(x_mxd: Tensor | None, axis: int) -> Sequence[Tensor]:
 
 class _Loop(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, at: Sequence[int], q_rxgd: Tensor, *inputs: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, at: Sequence[int], q_rxgd: Tensor, first_xde: Tensor | None,
+        *inputs: Tensor | None,
+    ) -> Tensor:  # fmt: skip
         write_mxd, v_mxe = inputs[0], inputs[1]
         assert write_mxd is not None and v_mxe is not None
         state = write_mxd.new_zeros(*write_mxd.shape[1:], v_mxe.shape[-1])
+        state = state if first_xde is None else first_xde
         state_bytes = state.numel() * state.element_size()
         least = math.ceil(len(v_mxe) * state_bytes / KEPT_BYTES)
         ctx.at, ctx.stretch = at, max(least, CACHE_BYTES // state_bytes, 1)
@@ -302,17 +313,17 @@ class _Loop(torch.autograd.Function):
             past -= len(stretch.at)
             states, new_mxe = stretch.states(first)
             carried, gradients = stretch.backward(
-                states, new_mxe, carried, douts, fades=ctx.needs_input_grad[4]
+                states, new_mxe, carried, douts, fades=ctx.needs_input_grad[5]
             )
             pieces.append(gradients)
-        names = ("q", "write", "v", "decay", "read")
-        joined = (
+        names = ("write", "v", "decay", "read")
+        dq, *joined = (
             torch.cat([gradients[name] for gradients in reversed(pieces)])
             if name in pieces[0]
             else None
-            for name in names
+            for name in ("q", *names)
         )
-        return None, *joined
+        return None, dq, carried if ctx.needs_input_grad[2] else None, *joined
 
 
 def _stretches(

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from impls.masks import HIDING
 from impls.spec import Variant
 
 _NEAR, _OWN = "approximates softmax", "its own operator"
@@ -19,7 +20,7 @@ def _row(name: str, title: str, **more: Any) -> Variant:
 ROWS = [
     _row(
         "mean_v", "the mean of the values a row may see", cost="impls.cost:mean",
-        masks=("none", "causal", "window", "prefix", "document", "padding", "leftpad", "dense"),
+        masks=HIDING,
     ),
     _row(
         "linformer", "softmax to a few mixtures of the keys",

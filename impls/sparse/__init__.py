@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from impls.masks import HIDING
 from impls.spec import COMPILED, DEVICES, MASK_KINDS, NO_GRADIENT, PHASES, Variant
 
 _OWN = "softmax on its own pattern"
@@ -44,7 +45,7 @@ ROWS: list[Variant] = [
         "window.blocked", "a window, in blocks of queries against spans of keys", "window",
         "window", operator="softmax", options={"block": 0}, tunes={"block": (16, 32, 64, 128, 256)},
         paper="arXiv:2004.05150", parameters=_ALL,
-        masks=("causal", "window", "prefix", "document", "padding", "leftpad", "alibi"),
+        masks=(*(kind for kind in HIDING if kind not in ("none", "dense")), "alibi"),
     ),
     _pattern(
         "strided", "a stride's length of neighbours, and every stride-th key",

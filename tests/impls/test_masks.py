@@ -26,12 +26,17 @@ def _spelled(draw, kind, shape):
     match kind:
         case "window":
             numbers = draw(st.tuples(st.integers(0, 10), st.integers(0, 10)))
+        case "chunk":
+            numbers = [draw(st.integers(1, 10))]
         case "prefix":
             numbers = [draw(st.integers(1, shape.kv_len))]
-        case "document":
+        case "document" | "blocks":
             total = shape.kv_len
             cuts = sorted(draw(st.sets(st.integers(1, total - 1)))) if total > 1 else []
             numbers = [b - a for a, b in itertools.pairwise([0, *cuts, total])]
+            if kind == "blocks":
+                runs = [(n, len([*run])) for n, run in itertools.groupby(numbers)]
+                numbers = [f"{n}x{many}" if many > 1 else n for n, many in runs]
         case "padding" | "leftpad":
             lengths = st.integers(0, shape.kv_len)
             many = draw(st.sampled_from([1, shape.batch]))
@@ -52,7 +57,7 @@ def worlds(draw):
     q_len = draw(length)
     kv_len = q_len if draw(st.booleans()) else draw(length)
     shape = Shape(draw(st.integers(1, 3)), draw(st.integers(1, 4)), q_len, kv_len)
-    kinds = ["causal", "window", "prefix", "padding", "leftpad", "alibi"]
+    kinds = ["causal", "window", "chunk", "prefix", "blocks", "padding", "leftpad", "alibi"]
     kinds += ["document"] * (q_len == kv_len) + ["dense", "bias"]
     picks = draw(st.lists(st.sampled_from(kinds), unique=True, max_size=3))
     text = "+".join(_spelled(draw, kind, shape) for kind in picks) or "none"
@@ -100,6 +105,26 @@ def test_a_mask_sees_and_adds_what_each_pair_does_and_its_spans_enclose_what_it_
         assert not (sees & ~inside).any()
         if not {"dense", "bias"} & set(mask.kinds):  # these hold others too
             np.testing.assert_array_equal(np.broadcast_to(inside, sees.shape), sees)
+
+
+@pytest.mark.parametrize("lengths", ["lognormal", "exponential", "equal"])
+def test_packed_documents_are_drawn_anew_for_each_batch_element(lengths):
+    shape = Shape(3, 1, 4096, 4096)
+    mask = Mask.parse(f"packed:{lengths},100,7")
+    first, past = mask.spans(shape)
+    assert str(mask) == f"packed:{lengths},100,7"
+    for low, high in zip(first, past, strict=True):
+        edges = sorted({*low.tolist(), 4096})
+        documents = list(itertools.pairwise(edges))
+        want = np.concatenate([np.full(b - a, a) for a, b in documents])
+        np.testing.assert_array_equal(low, want)
+        np.testing.assert_array_equal(high, np.repeat([b for _, b in documents], np.diff(edges)))
+        mean = 4096 / len(documents)
+        assert mean == pytest.approx(100, rel=0.02 if lengths == "equal" else 0.5)
+    differ = (first[0] != first[1]).any() and (first[1] != first[2]).any()
+    assert differ == (lengths != "equal")
+    again = Mask.parse(f"packed:{lengths},100,8").spans(shape)[0]
+    assert (again != first).any() == (lengths != "equal")
 
 
 @settings(max_examples=25)
@@ -180,6 +205,7 @@ def test_a_bad_spelling_is_refused_with_a_sentence(text, says):
 @pytest.mark.parametrize(
     ("mask", "says"),
     [  # that tests/goldens/refused.txt has not
+        ("blocks:1x2,2", "add up to 4 tokens, but the problem has 5 keys"),
         ("document:2,3", "add up to 5, but the problem has 3 queries and 5 keys"),
         ("prefix:6", "longer than kv_len=5"),
         (saved("dense", np.ones((3, 6), bool)), "(2, 4, 3, 5)"),

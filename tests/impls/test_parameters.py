@@ -143,4 +143,4 @@ def test_a_problem_is_written_with_the_parameters_that_it_sets():
     assert problem(scale=32**-0.5) == plain
     assert every.with_(q_len=1).scale == 1.0
     assert plain.with_(head_dim=64, v_head_dim=64).scale == 64**-0.5
-    assert str(every).endswith("scale 1 sinks softcap 50")
+    assert str(every).endswith("scale 1 softcap 50 sinks")

@@ -22,7 +22,10 @@ CAUSAL = Problem(
     batch=2, heads=4, kv_heads=2, q_len=40, kv_len=40, head_dim=8, v_head_dim=8,
     mask=Mask.parse("causal"),
 )  # fmt: skip
-GATED = {"gla": "g", "retention": "g", "delta": "beta", "ssd": "g dt"}
+GATED = {
+    "gla?gates=input": "g", "retention?gates=input": "g", "delta?gates=input": "beta",
+    "ssd?gates=input": "g dt", "gated_delta": "g beta", "kda": "g beta",
+}  # fmt: skip
 FORMS = {
     "forward": {},
     "train": {"phase": "train"},
@@ -42,7 +45,7 @@ def valid(name, x):
 @pytest.mark.parametrize("name", GATED)
 def test_a_row_whose_gates_are_inputs_is_measured_in_every_form(cells, name, form):
     problem = CAUSAL.with_(**FORMS[form])
-    record = cells.measure(table().find(f"{name}?gates=input"), problem, bits=True)
+    record = cells.measure(table().find(name), problem, bits=True)
     assert (record.status, record.reason, record.wrong_on) == (Status.MEASURED, "", "")
     gradients = [f"d{n}" for n in ("q", "k", "v", *GATED[name].split())] * problem.gradients
     assert sorted(record.error) == sorted(["forward", *gradients])
@@ -51,20 +54,20 @@ def test_a_row_whose_gates_are_inputs_is_measured_in_every_form(cells, name, for
 
 @pytest.mark.parametrize("name", GATED)
 def test_a_row_whose_gates_are_inputs_is_right_on_other_kinds_and_can_be_probed(name):
-    row = table().find(f"{name}?gates=input")
+    row = table().find(name)
     assert OtherInputs().wrong_on(row, CAUSAL, 0, lambda short: _built(row, short)) == ""
     assert probe(Job(row, CAUSAL), 10.0).status is Status.MEASURED
 
 
 @pytest.mark.parametrize("name", GATED)
 def test_whatever_is_drawn_in_place_of_gates_is_a_gate(name):
-    inputs = make(CAUSAL, 0, inputs_of(name, CAUSAL))
+    inputs = make(CAUSAL, 0, inputs_of(name.partition("?")[0], CAUSAL))
     fresh = Fresh(CAUSAL, lambda q, k, v, **_: v.repeat(1, 2, 1, 1), inputs)
     fresh.before()
     sets = [inputs, other_set(inputs), *turned(inputs), unseen(inputs), fresh.inputs]
     for each in sets:
         assert all(valid(gate, each[gate]) for gate in GATED[name].split())
-        if name == "delta":
+        if "delta" in name:
             lengths = each["k"].norm(dim=-1)
             torch.testing.assert_close(lengths, torch.ones_like(lengths))
     for some in sets[1:]:
@@ -72,7 +75,9 @@ def test_whatever_is_drawn_in_place_of_gates_is_a_gate(name):
 
 
 def test_inputs_of_one_name_are_the_same_for_all_rows_and_those_of_others_differ():
-    ssd, retention = (make(CAUSAL, 0, inputs_of(name, CAUSAL)) for name in ("ssd", "retention"))
+    ssd, retention = (
+        make(CAUSAL, 0, inputs_of(name.partition("?")[0], CAUSAL)) for name in ("ssd", "retention")
+    )
     assert torch.equal(ssd["g"], retention["g"]) and torch.equal(ssd["q"], make(CAUSAL, 0)["q"])
     rates = ssd["dt"].logit() / ssd["dt"].logit().std()
     assert not torch.allclose(rates, torch.special.logit((16 * ssd["g"]).exp()), atol=0.5)
