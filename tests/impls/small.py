@@ -8,6 +8,7 @@ import impls
 from attnbench.gate.gate import gate
 from attnbench.gate.inputs import make
 from attnbench.gate.reference import judge
+from impls import operators
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
@@ -57,6 +58,11 @@ def both_forms(label, p):
     return tuple(load_function(path)(p, **row.chosen) if path else None for path in paths)
 
 
+def takes_more(row, p):
+    """Inputs beyond q, k and v, which come by name."""
+    return p.level == "core" and any(x.keyword for x in operators.inputs(row.operator, p).values())
+
+
 @lru_cache(maxsize=64)
 def judged(p, seed=0):
     """The reference that the gate holds every variant of a problem against."""
@@ -65,8 +71,9 @@ def judged(p, seed=0):
 
 def verdict(label, p, seed=0):
     """The verdict of the ruler's gate on a row: its ``reason`` is None where it holds."""
-    assert TABLE.find(label).supports(p) is None
-    return gate(judged(p, seed), *both_forms(label, p), seed)
+    row = TABLE.find(label)
+    assert row.supports(p) is None
+    return gate(judged(p, seed).of(row.operator), *both_forms(label, p), seed)
 
 
 def both_give(label, p, tensors, want, *, head=(), **close):

@@ -7,13 +7,13 @@ from impls.dense import tiles
 from impls.jit import fitting
 from impls.problem import Problem
 from impls.spec import Unsupported
-from tests.impls.small import TABLE, both_forms, inputs, problem
+from tests.impls.small import TABLE, both_forms, inputs, problem, takes_more
 
 SLOW_TO_COMPILE = ("window.flex",)  # test_flex has blocks of several sizes
 CASES = [
     f"{row.name}?{name}={value}"
     for row in TABLE.rows.values()
-    if "cpu" in row.devices and row.name not in SLOW_TO_COMPILE
+    if "cpu" in row.devices and row.name not in SLOW_TO_COMPILE and not takes_more(row, Problem())
     for name, values in row.tunes.items()
     for value in (values[0], values[-1])
 ]
