@@ -1,14 +1,9 @@
-"""Are commits compared rightly? ``python proofs/commits.py compare|asv [--only NAME …]``.
+"""Are commits compared rightly? ``python proofs/commits.py [--only NAME …]``.
 
-``compare``: commits that hold one thing each (nothing, a variant that does 5 % more work, one that
+Commits that hold one thing each (nothing, a variant that does 5 % more work, one that
 is wrong and fast, one whose import fails, a new one), and one with all of these, are held against
 the commit they came from by ``attnbench history compare`` while another process is at work. Each
 must be called what it is; three runs.
-
-``asv``: ``asv continuous`` over a commit that changes a comment and over one in which a variant
-does 15 % more work; twenty runs of each, some minutes of a quiet machine a run. In all but one the
-first must name nothing, and the second its variant. A line a run goes to ``--out``, and what lies
-there is not run again.
 """
 
 from __future__ import annotations
@@ -16,16 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -168,76 +159,13 @@ def compare(runs: int, only: list[str]) -> int:
     return wrong
 
 
-NAMED = re.compile(r"^\|\s*([-+!*])\s*\|.*\|\s*(attention\.\S.*?)\s*\|$", re.MULTILINE)
-
-
-def asv_run(root: Path, kind: str) -> dict[str, Any]:
-    """One ``asv continuous``: the cells that it named, and how long it took."""
-    start = time.monotonic()
-    git(root, "checkout", "--quiet", kind)
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "asv", "continuous", "HEAD~1", "HEAD"],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "HOME": str(root.parent), "PYTHONPATH": ""},
-    )
-    named = {cell: mark for mark, cell in NAMED.findall(done.stdout)}
-    result = {"kind": kind, "named": named, "seconds": round(time.monotonic() - start, 1)}
-    if named or "NOT SIGNIFICANTLY" in done.stdout:
-        return result
-    return {**result, "failed": (done.stdout + done.stderr)[-2000:]}
-
-
-def right(run: Mapping[str, Any]) -> bool:
-    """The run named what it ought to."""
-    if "failed" in run or run["kind"] == "nothing":
-        return "failed" not in run and not run["named"]
-    slower = [cell for cell, mark in run["named"].items() if mark == "+"]
-    return any(cell.startswith("attention.time('matmul', ") for cell in slower)
-
-
-def asv(count: int, only: list[str], out: Path) -> int:
-    """How many kinds of runs went wrong more than once in twenty."""
-    test = with_more(Path("tests/core/test_amounts.py"), COMMENT)
-    kinds = {"nothing": test, "planted": sliced(3)}
-    runs = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder) / "clone"
-        clone(root, kinds)
-        for number in range(count):
-            for kind in only or kinds:
-                if sum(run["kind"] == kind for run in runs) <= number:
-                    runs.append(asv_run(root, kind))
-                    with out.open("a") as file:
-                        file.write(json.dumps(runs[-1]) + "\n")
-                    print(runs[-1], flush=True)
-    wrong = 0
-    for kind in only or kinds:
-        some = [run for run in runs if run["kind"] == kind]
-        good, took = sum(map(right, some)), [run["seconds"] for run in some]
-        print(
-            f"{kind}: right in {good} of {len(some)} runs; seconds a run: median "
-            f"{statistics.median(took):.0f}, most {max(took):.0f}"
-        )
-        cells = Counter(f"{mark} {cell}" for run in some for cell, mark in run["named"].items())
-        print("\n".join(f"  {n:3} × {cell}" for cell, n in cells.most_common()))
-        wrong += len(some) - good > max(1, 0.05 * len(some))
-    return wrong
-
-
 def main() -> int:
     """1 where commits are called what they are not."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=("compare", "asv"))
-    parser.add_argument("--runs", type=int, help="3 of compare, 20 of each kind of asv")
+    parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
-    parser.add_argument("--out", type=Path, default=Path("asv-verdict.jsonl"))
     options = parser.parse_args()
-    if options.what == "compare":
-        return int(compare(options.runs or 3, options.only) > 0)
-    return int(asv(options.runs or 20, options.only, options.out) > 0)
+    return int(compare(options.runs, options.only) > 0)
 
 
 if __name__ == "__main__":

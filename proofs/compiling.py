@@ -6,7 +6,6 @@ The variants' own code builds and calls; every launch is compiled by Triton and 
 
 from __future__ import annotations
 
-import inspect
 import io
 import itertools
 import json
@@ -32,7 +31,7 @@ from impls.loading import load_function  # noqa: E402
 from impls.masks import Mask  # noqa: E402
 from impls.problem import Problem  # noqa: E402
 from impls.spec import Unavailable, Unsupported, Variant  # noqa: E402
-from proofs import kernel_facts  # noqa: E402
+from proofs.compiled import CHIPS, KIB, covered, read, unseen_releases, wgmma  # noqa: E402
 
 DTYPES = ("bfloat16", "float16", "float32")
 WIDTHS = (64, 128, 256)
@@ -44,29 +43,19 @@ number that is 1 is a constant, and one that is no multiple of 16 has loads of i
 interpreter knows of neither."""
 OPTIONS = {"triton.flash": {"fused": True}}
 """With which a row's kernels are other ones, by row."""
-Case = tuple[str, str, int, int, int, int]
-FEW: dict[int, tuple[Case, ...]] = {
-    86: (
-        ("bfloat16", "causal", *HEADS, LENGTH, 256),
-        ("float32", "causal", *HEADS, LENGTH, 256),
-    ),
-    90: (
-        ("bfloat16", "causal", *HEADS, LENGTH, 64),
-        ("bfloat16", "causal", *GROUPED, LENGTH, 128),
-        ("bfloat16", "window:300,0", *GROUPED, LENGTH, 256),  # two edges are the most there is
-        ("float32", "window:300,0", *HEADS, LENGTH, 256),
-        ("float16", "causal", *HEADS, LENGTH, 256),
-        ("bfloat16", "causal", *GROUPED, LENGTH, 256),  # where a row takes no window
-        ("float32", "causal", *HEADS, LENGTH, 256),
-        *(("bfloat16", "causal", *extents) for extents in ODD),
-    ),
-}
-"""What the tests compile; of a capability that is not here, the second of Hopper's."""
+FEW = (
+    ("bfloat16", "causal", *GROUPED, LENGTH, 128),
+    ("float32", "causal", *HEADS, LENGTH, 256),
+    ("bfloat16", "causal", *HEADS, LENGTH, 64),
+    ("bfloat16", "window:300,0", *GROUPED, LENGTH, 256),  # two edges are the most there is
+    *(("bfloat16", "causal", *extents) for extents in ODD),
+)
+"""What the tests compile for Hopper; for other GPUs the first two."""
 
 
 def pretend(capability: int) -> None:
     """Triton and torch answer as on a machine with this GPU, and nothing comes from a cache."""
-    chip = kernel_facts.CHIPS[capability]
+    chip = CHIPS[capability]
     major, minor = divmod(capability, 10)
     answers = {  # to what Triton asks before it compiles
         "get_current_target": lambda: GPUTarget("cuda", capability, 32),
@@ -78,7 +67,7 @@ def pretend(capability: int) -> None:
     knobs.compilation.always_compile = True
     card = SimpleNamespace(
         name=chip.name, major=major, minor=minor, multi_processor_count=chip.processors,
-        shared_memory_per_block_optin=chip.shared * kernel_facts.KIB,
+        shared_memory_per_block_optin=chip.shared * KIB,
     )  # fmt: skip
     torch.cuda.get_device_capability = lambda device=None: (major, minor)
     torch.cuda.get_device_properties = lambda device=None: card
@@ -87,11 +76,11 @@ def pretend(capability: int) -> None:
 def cases(
     variant: Variant, capability: int, few: bool
 ) -> Iterator[tuple[Problem, dict[str, Any], dict[str, Any]]]:
-    """The problems, each with its case as the page names it and the options of the row."""
+    """The problems, each with its case in words and the options of the row."""
     decodes = variant.phases["cuda"] == ("decode",)
     phases = ("decode",) if decodes else ("train",) if few else ("forward", "train")
     if few:
-        shapes = FEW.get(capability, FEW[90][1:2])
+        shapes = FEW if capability == 90 else FEW[:2]
     else:
         whole = itertools.product(DTYPES, MASKS, WIDTHS)
         shapes = (
@@ -99,14 +88,11 @@ def cases(
             *(("bfloat16", "causal", *GROUPED, LENGTH, d) for d in WIDTHS),
             *(("bfloat16", "causal", *extents) for extents in ODD),
         )
-    sizes = set()
     for (dtype, mask, heads, kv_heads, length, d), phase in itertools.product(shapes, phases):
         queries = 1 if decodes else length
         problem = Problem(1, heads, kv_heads, queries, length, d, d, dtype, Mask.parse(mask),
                           phase, device="cuda")  # fmt: skip
-        size = (dtype, length, d)
-        if variant.supports(problem) is None and not (few and size in sizes):
-            sizes.add(size)
+        if variant.supports(problem) is None:
             case = {
                 "row": variant.name, "phase": phase, "dtype": dtype, "mask": mask, "head_dim": d,
                 "heads": f"{heads}/{kv_heads}", "keys": length,
@@ -126,34 +112,29 @@ def disassembled(cubin: bytes) -> str:
         return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
-def facts_of(kernel: Any, compiled: Any, constants: dict[str, Any], log: str) -> dict[str, Any]:
+def facts_of(kernel: Any, compiled: Any, log: str) -> dict[str, Any]:
     """What a compiled kernel is, apart from the problem."""
-    facts = kernel_facts.read(compiled.asm["ptx"], log)
-    meta = compiled.metadata
-    name = kernel.fn.__name__ + kernel_facts.FUSED * bool(constants.get("FUSED"))
-    facts |= {
-        "kernel": name, "warps": meta.num_warps, "stages": meta.num_stages,
-        "shared": meta.shared, "columns": getattr(meta, "tmem_size", None) or 0,
-        "constants": constants, "shared_bytes_a_clock": None, "covered": None, "products": None,
-        "unseen_releases": 0,
-    }  # fmt: skip
+    facts = read(compiled.asm["ptx"], log)
+    facts |= {"kernel": kernel.fn.__name__, "shared": compiled.metadata.shared}
+    facts |= {"shared_bytes_a_clock": None, "covered": None, "unseen_releases": 0}
     if "wgmma" in facts["multiplies"]:
         sass = disassembled(compiled.asm["cubin"])
-        shapes = kernel_facts.wgmma(sass.splitlines())
+        shapes = wgmma(sass.splitlines())
         facts["shared_bytes_a_clock"] = max(p.shared_bytes_a_clock for p in shapes)
-        facts["covered"] = kernel_facts.covered(sass)
+        facts["covered"] = covered(sass)
         if facts["specialized"]:
-            facts["unseen_releases"] = kernel_facts.unseen_releases(sass)
-        if not facts["specialized"]:  # else not all warps carry out a loop
-            facts["products"] = kernel_facts.products(sass, constants, facts["threads"] // 128)
+            facts["unseen_releases"] = unseen_releases(sass)
     return facts
+
+
+def write(line: dict[str, Any]) -> None:
+    print(json.dumps(line), flush=True)
 
 
 class Compiler:
     """In place of ``JITFunction.run``, Gluon's too: compiles a launch and writes down its facts."""
 
     def __init__(self, capability: int) -> None:
-        self.chip, self.capability = kernel_facts.CHIPS[capability], capability
         self.run = jit.JITFunction.run
         self.facts: dict[str, dict[str, Any]] = {}
         self.case: dict[str, Any] = {}
@@ -162,33 +143,13 @@ class Compiler:
         def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> Any:
             with redirect_stdout(io.StringIO()) as log:
                 compiled = compiler.run(kernel, *args, grid=grid, warmup=True, **named)
-            compiler.write(kernel, compiled, args, named, log.getvalue())
+            # of a kernel that this process has compiled before, ptxas reports nothing more
+            if compiled.hash not in compiler.facts:
+                compiler.facts[compiled.hash] = facts_of(kernel, compiled, log.getvalue())
+            write({"capability": capability, **compiler.case, **compiler.facts[compiled.hash]})
             return compiled
 
         jit.JITFunction.run = run
-
-    def write(self, kernel: Any, compiled: Any, args: Any, named: Any, log: str) -> None:
-        """A line. Of a kernel that this process has compiled before, ptxas reports nothing more."""
-        parameters = {p.name for p in kernel.params}
-        bound = inspect.signature(kernel.fn).bind(
-            *args, **{k: v for k, v in named.items() if k in parameters}
-        )
-        bound.apply_defaults()
-        plain = {k: v for k, v in bound.arguments.items() if isinstance(v, int | str)}
-        constants = {p.name: plain[p.name] for p in kernel.params
-                     if p.is_constexpr and p.name in plain}  # fmt: skip
-        if compiled.hash not in self.facts:
-            self.facts[compiled.hash] = facts_of(kernel, compiled, constants, log)
-        facts = self.facts[compiled.hash]
-        size = getattr(torch, self.case["dtype"]).itemsize
-        line = {
-            "capability": self.capability, **self.case, **facts,
-            "flop_a_byte": kernel_facts.flop_a_byte(facts["kernel"], plain, size),
-            "blocks_an_sm": kernel_facts.blocks_an_sm(
-                self.chip, facts["registers"], facts["threads"], facts["shared"], facts["columns"]
-            ),
-        }  # fmt: skip
-        print(json.dumps(line), flush=True)
 
 
 def call(variant: Variant, problem: Problem, options: dict[str, Any]) -> None:
@@ -209,18 +170,13 @@ def main(capability: int, few: bool, rows: list[str]) -> None:
         variant = impls.table().rows[row]
         least = [r for r in variant.requires if r.startswith("sm>=")]
         if any(capability < int(r.removeprefix("sm>=")) for r in least):
-            refuse({"capability": capability, "row": row}, f"needs {', '.join(least)}")
+            write({"capability": capability, "row": row, "refused": f"needs {', '.join(least)}"})
             continue
         for problem, compiler.case, options in cases(variant, capability, few):
             try:
                 call(variant, problem, options)
             except (Unavailable, Unsupported) as reason:
-                refuse({"capability": capability, **compiler.case}, str(reason))
-
-
-def refuse(case: dict[str, Any], reason: str) -> None:
-    """A line for what is not compiled."""
-    print(json.dumps({**case, "refused": reason}), flush=True)
+                write({"capability": capability, **compiler.case, "refused": str(reason)})
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 1: the machine, our kernels and their tests. 2: the preset h200-quick, cuDNN's published rates, and
 h200 begun. 3: its rest, a million tokens, decoding. 4, on another machine: h200-quick again,
 energy, crossovers, limits, the self-check. A call that ends early goes on with the next one's
-steps. DIR holds at most eight files, is whole after every step, and is all that the next call
-needs, here or on another machine.
+steps. DIR holds a summary, and for each step its output and its runs; the next call, here or on
+another machine, needs all of it and nothing else. ``--device cpu`` tries every command with short
+sequences.
 """
 
 from __future__ import annotations
@@ -12,345 +13,333 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
+import re
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-if TYPE_CHECKING:  # they need packages that may have to be installed first
-    from proofs.visit_steps import Step
+import impls  # noqa: E402
+from attnbench.command.terminal import as_ctrl_c  # noqa: E402
+from attnbench.core.disk import HEADER  # noqa: E402
+from attnbench.core.machine import gpu_warnings, this_machine  # noqa: E402
 
-SUMMARY, LOG, RESULTS, CACHES = "summary.json", "log.txt", "results.tar.gz", "caches.tar.gz"
-PIECE_BYTES, MOST_PIECES = 15 << 20, 3
-"""Of an archive: what comes back from a machine is often limited file by file."""
-LOG_BYTES, STEP_LOG_BYTES = 12 << 20, 1 << 20
-PACKING_S = 15.0
-"""At the end, for a step's grace and for writing everything down."""
-KEEP_EVERY_S, GRACE_S = 60.0, 8.0
-"""How often a long step's results are kept; the time that it has after Ctrl-C."""
-INTERRUPTED = 130
-
-Result = tuple[int | None, str]
-"""A step's exit status, None where its time was over, and its output."""
-Runner = Callable[[Sequence[str], float, Callable[[], None]], Result]
-
-
-class NoVisit(Exception):
-    """The folder can't hold a visit, or holds another one; a sentence."""
-
-
-class Stopped(KeyboardInterrupt):
-    """Somebody ended the visit in a step, whose output until then is ``output``."""
-
-    def __init__(self, output: str) -> None:
-        super().__init__()
-        self.output = output
+Words = Mapping[str, str]
+"""Options and their values."""
+SUMMARY = "summary.json"
+ATTNBENCH = (sys.executable, "-m", "attnbench")
+TINY = {"batch": "1", "heads": "2", "kv-heads": "2", "head-dim": "16", "dtype": "float32"}
+SHORT = {"seq": "64", "budget": "0.01"}
+ON_CPU = ("sdpa", "linear.elu")
+LAYER = {"heads": "16", "head-dim": "128", "dtype": "bfloat16", "budget": "0.1"}
+FORWARD = LAYER | {"batch": "1", "phase": "forward"}
+OURS = ("triton.flash", "gluon.flash", "triton.linear")
+OTHERS = ("sdpa", "sdpa.cudnn", "sdpa.flash", "cudnn_frontend", "fsa.dense", "flash_attn4")
+DECODE = ("triton.decode", "sdpa", "sdpa.cudnn", "sdpa.flash", "flashinfer")
+TEN = ("sdpa", "sdpa.cudnn", "sdpa.flash", "sdpa.efficient", "triton.flash", "gluon.flash")
+TEN += ("flex", "matmul", "triton.linear", "linear.elu")
+CLAIMS = ("h200-sdpa-cudnn", "h200-llama-cudnn", "--points", "10")
+ELSEWHERE = 4
+"""The call that belongs on another machine, so that no other call goes on to its steps."""
+CLOSING_S, GRACE_S, INTERRUPTED = 15.0, 8.0, 130
+"""What a run needs to end its last measurement; what a step has after Ctrl-C."""
 
 
-class VisitFolder:
-    """The folder that a visit leaves, and the results and caches that grow beside it."""
+@dataclass(frozen=True)
+class Room:
+    """Where a step runs: the device, its own folder of results and its seconds."""
 
-    def __init__(self, folder: Path, room: Path, device: str, before: Path | None = None) -> None:
-        """``before``: the folder of an earlier call, if it is another one."""
+    device: str
+    folder: Path
+    seconds: float = 0.0
+    anew: bool = False
+    """The run that an earlier call began can't go on here."""
+
+    @property
+    def tiny(self) -> bool:
+        """True on a CPU."""
+        return self.device == "cpu"
+
+    def beside(self, step: str) -> Path | None:
+        """The latest run that a step has made, if there is one."""
+        runs = [header.parent for header in self.folder.with_name(step).glob(f"*/*/{HEADER}")]
+        return max(runs, key=lambda run: run.name, default=None)
+
+    def options(self, *grids: Words) -> list[str]:
+        """The words of a grid on the device; on a CPU of a tiny one, of the same phases."""
+        grid: dict[str, str] = {}
+        for some in (*grids, TINY if self.tiny else {}):
+            grid |= some
+        grid |= {"device": self.device, "out": str(self.folder)}
+        return [word for name, value in grid.items() for word in (f"--{name}", value)]
+
+    def names(self, variants: Sequence[str]) -> list[str]:
+        """The variants that the table has; on a CPU others."""
+        rows = impls.table().rows
+        return list(ON_CPU) if self.tiny else [v for v in variants if v.partition("?")[0] in rows]
+
+
+Command = Callable[[Room], list[str] | str]
+"""A command's words, or the sentence why there is nothing to run."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """``calls``: the calls that it belongs to. With less than ``least_s`` it is not begun, and it
+    ends after ``limit_s``. ``counts`` finds the line of its output that counts.
+    """
+
+    name: str
+    calls: tuple[int, ...]
+    least_s: float
+    limit_s: float
+    command: Command
+    counts: str = r".*is the fastest exact variant.*|→ .*"
+
+    def outcome(self, status: int | None, output: str) -> tuple[str, str]:
+        """A word for how it ended, and the line that says most; a signal's status is negative."""
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        hits = [line for line in lines if re.fullmatch(self.counts, line)]
+        last = (hits or lines or ["no output"])[-1]
+        if status is None:
+            return "cut off", f"its time was over; {last}"
+        if status < 0:
+            return "failed", f"signal {-status} ended it; {last}"
+        if "were not begun. Go on with" in output:
+            return "partly", last
+        return {0: "done", 1: "finding"}.get(status, "failed"), last
+
+
+def steps() -> list[Step]:
+    """All steps, in the order of the four calls; the first of a call are worth most."""
+    training = LAYER | {"seq": "8192", "batch": "4", "phase": "forward,train"}
+    decoding = LAYER | {"phase": "decode"}
+    grouped = decoding | {"seq": "131072", "batch": "1,64", "kv-heads": "2"}
+    llama = {"seq": "2048,8192,32768,131072", "batch": "1,8,32", "heads": "64", "kv-heads": "8"}
+    energy = FORWARD | {"seq": "8192", "batch": "2"}
+    tests = r".*\d+ (passed|failed|skipped|error|deselected).*"
+    bound = r".*(overtakes|faster throughout|neither).*"
+    return [
+        Step("env", (1,), 30, 120, _env, r"product (bf|fl)oat.*"),
+        Step("kernels", (1,), 60, 180, _run((*with_and_without(OURS), *OTHERS), training)),
+        Step("decode", (1,), 30, 90, _run(DECODE, grouped)),
+        Step("tests", (1,), 60, 240, _tests, tests),
+        Step("quick", (2,), 60, 330, _run((), {"preset": "h200-quick"})),
+        Step("claim", (2,), 30, 150, _claim, r".*reproduced.*"),
+        Step("h200", (2, 3), 60, 520, _run((), {"preset": "h200"})),
+        Step("million", (3,), 30, 150, _run((), {"preset": "million"})),
+        Step("shapes", (3,), 30, 150, _run(DECODE, decoding | llama)),
+        Step("again", (4,), 60, 330, _run((), {"preset": "h200-quick"})),
+        Step("apart", (4,), 5, 30, _apart, r"of what was timed in both.*"),
+        Step("energy", (4,), 30, 120, _run(TEN, energy, "--energy")),
+        Step("cross-linear", (4,), 20, 60, _cross("triton.linear", "512,65536"), bound),
+        Step("cross-window", (4,), 20, 60, _cross("window.flex", "1024,32768"), bound),
+        Step("cross-fla", (4,), 60, 120, _cross("fla.linear", "512,65536"), bound),
+        Step("limits", (4,), 30, 120, _limits, r"sdpa .*"),
+        Step("selfcheck", (4,), 60, 240, _selfcheck, r"ruler self-check:.*"),
+    ]
+
+
+def with_and_without(names: Sequence[str]) -> list[str]:
+    """Rows of the table, and each again with every option that is on or off the other way."""
+    labels = []
+    for row in (impls.table().rows[name] for name in names):
+        switches = {k: v for k, v in row.options.items() if isinstance(v, bool)}
+        labels += [row.name, *(f"{row.name}?{k}={not v}" for k, v in switches.items())]
+    return labels
+
+
+def _env(room: Room) -> list[str]:
+    dtypes = "float32" if room.tiny else "bfloat16,float16,float32"
+    out = str(room.folder)
+    return [*ATTNBENCH, "env", "--device", room.device, "--dtype", dtypes, "--out", out]
+
+
+def _run(variants: Sequence[str], grid: Words, *more: str) -> Command:
+    """A run that ends in time; the rest of it where an earlier call has begun it."""
+
+    def command(room: Room) -> list[str]:
+        limit = f"{max(1, room.seconds - CLOSING_S):.0f}s"
+        words = [*ATTNBENCH, "run", "--no-report", "--limit", limit]
+        if (run := room.beside(room.folder.name)) and not room.anew:
+            return [*words, "--resume", str(run)]
+        short = SHORT if room.tiny else {}
+        return [*words, *room.names(variants), *room.options(grid, short), *more]
+
+    return command
+
+
+def _tests(room: Room) -> list[str]:
+    plain = ("-o", "addopts=", "--import-mode=importlib", "-p", "no:cacheprovider")
+    return [sys.executable, "-m", "pytest", "-m", "gpu", "-v", "-rs", *plain, "tests/gpu"]
+
+
+def _claim(room: Room) -> list[str]:
+    """cuDNN's published rates on this card."""
+    words = ("key-bias-cost", "--points", "1", "--budget", "1") if room.tiny else CLAIMS
+    return [*ATTNBENCH, "reproduce", *words, "--out", str(room.folder)]
+
+
+def _apart(room: Room) -> list[str] | str:
+    quick, again = room.beside("quick"), room.beside("again")
+    if quick is None or again is None:
+        return "it compares the steps quick and again, and one of them has no run yet"
+    return [*ATTNBENCH, "compare", str(quick), str(again)]
+
+
+def _cross(variant: str, lengths: str) -> Command:
+    """Where a variant overtakes sdpa, or is overtaken by it."""
+    window = variant.startswith("window")
+    mask = {"mask": "window:1023,0" if window else "causal"}
+
+    def command(room: Room) -> list[str]:
+        on_cpu = "window.blocked" if window else "linear.elu"
+        other, ends = (on_cpu, "64,128") if room.tiny else (variant, lengths)
+        words = room.options(FORWARD | mask, {"seq": ends, "budget": _budget(room)})
+        return [*ATTNBENCH, "crossover", "sdpa", other, *words]
+
+    return command
+
+
+def _limits(room: Room) -> list[str]:
+    small = ("--max-memory", "1MiB", "--max-time", "1ms") if room.tiny else ()
+    words = room.options(FORWARD, {"budget": _budget(room)})
+    return [*ATTNBENCH, "limits", *room.names(TEN), *words, *small]
+
+
+def _budget(room: Room) -> str:
+    """The seconds of a search."""
+    return f"{2 if room.tiny else max(10.0, room.seconds - CLOSING_S):.0f}"
+
+
+def _selfcheck(room: Room) -> list[str]:
+    return [*ATTNBENCH, "selfcheck", "--out", str(room.folder)]
+
+
+class Visit:
+    """A visit's folder: what each step came to, its output and its runs."""
+
+    def __init__(self, folder: Path, device: str) -> None:
         self.folder, self.device = folder, device
-        self.results, self.cache, self.brought = (room / n for n in ("results", "cache", "brought"))
         self.steps: dict[str, dict[str, Any]] = {}
-        self.notes: list[str] = []
-        self._log, self._cached = b"", 0
-        source = before or folder
-        for new in (self.results, self.cache, self.brought):
-            new.mkdir(parents=True, exist_ok=True)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if (source / SUMMARY).is_file():
-                self._read(source)
-            elif before is not None:
-                raise NoVisit(f"{before} holds no visit to go on with: it has no {SUMMARY}")
-            elif others := sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")):
-                raise NoVisit(f"{folder} holds other files ({others[0]}); choose another folder")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise NoVisit(f"{source} holds a damaged visit ({error}); choose another") from None
-        except OSError as error:
-            raise NoVisit(f"{folder} can't hold a visit: {error.strerror}") from None
+        (folder / "results").mkdir(parents=True, exist_ok=True)
+        if (summary := folder / SUMMARY).exists():
+            self.steps = json.loads(summary.read_text())
 
-    def _read(self, source: Path) -> None:
-        summary = json.loads((source / SUMMARY).read_text())
-        if summary["device"] != self.device:
-            raise NoVisit(
-                f"{source} holds a visit with --device {summary['device']}, and this one has "
-                f"{self.device}; choose another folder"
-            )
-        for name, one in summary["steps"].items():
-            self.steps[name] = {**one, "status": one["status"], "seconds": float(one["seconds"])}
-        if (source / LOG).exists():
-            self._log = (source / LOG).read_bytes()
-        unpack(source, RESULTS, self.results)
-        unpack(source, CACHES, self.brought)
+    def note(self, step: Step, status: str, seconds: float, line: str) -> None:
+        """Write down how a step stands."""
+        self.steps[step.name] = {"status": status, "seconds": round(seconds, 1), "line": line}
+        (self.folder / SUMMARY).write_text(json.dumps(self.steps, indent=1))
 
-    def tell(self, step: str, output: str) -> None:
-        """Add what a step printed to the log; of much the end."""
-        text = output.encode(errors="replace")[-STEP_LOG_BYTES:]
-        self._log = (self._log + f"\n==== {step}\n".encode() + text)[-LOG_BYTES:]
-
-    def write(self) -> None:
-        """All of it, as it is now; raises NoVisit where there is no room for it."""
-        summary = {"device": self.device, "steps": self.steps, "notes": self.notes}
-        try:
-            self._put(LOG, self._log)
-            summary["left_out"] = self._put_archive(RESULTS, self.results)
-            if (count := sum(1 for _ in self.cache.rglob("*"))) != self._cached:
-                summary["left_out"] += self._put_archive(CACHES, self.cache)
-                self._cached = count
-            self._put(SUMMARY, json.dumps(summary, indent=1).encode())
-        except OSError as error:
-            raise NoVisit(f"{self.folder} can't hold a visit: {error.strerror}") from None
-
-    def _put(self, name: str, data: bytes) -> None:
-        new = self.folder / f".{name}"
-        new.write_bytes(data)
-        new.replace(self.folder / name)
-
-    def _put_archive(self, name: str, source: Path) -> list[str]:
-        """In pieces; of more than may be kept nothing, and a sentence. A page isn't kept, since it
-        can be rendered again.
+    def queue(self, todo: Sequence[Step], call: int | None) -> tuple[list[Step], list[Step]]:
+        """The steps that a call has left, and those of others that it goes on to. If no call is
+        named, it is the first with steps that have neither ended nor turned out to be impossible.
         """
-        command = ["tar", "-cz", "--exclude=report", "-C", str(source), "."]
-        data = subprocess.run(command, capture_output=True).stdout  # though a file is written to
-        pieces = [data[i : i + PIECE_BYTES] for i in range(0, len(data), PIECE_BYTES)]
-        most = MOST_PIECES * PIECE_BYTES
-        parts = pieces if len(data) <= most else []
-        names = [f"{name}.{number}" if number else name for number in range(len(parts))]
-        for each, piece in zip(names, parts, strict=True):
-            self._put(each, piece)
-        for old in set(self.folder.glob(f"{name}*")) - {self.folder / each for each in names}:
-            old.unlink()
-        too_large = f"{name} has {len(data):,} bytes, more than {most:,}, and is not kept"
-        return [] if parts else [too_large]
+        ends = {name: one["status"] for name, one in self.steps.items()}
+        left = [step for step in todo if ends.get(step.name) not in ("done", "finding")]
+        hopeful = [step for step in left if ends.get(step.name) not in ("left out", "failed")]
+        call = call or min((min(step.calls) for step in hopeful or left), default=1)
+        own = [step for step in left if call in step.calls]
+        return own, [step for step in left if step not in own and ELSEWHERE not in step.calls]
+
+    def run(self, todo: Sequence[Step], seconds: float) -> None:
+        """Run step after step until the time is over."""
+        end = monotonic() + seconds - GRACE_S
+        for step in todo:
+            left = min(step.limit_s, end - monotonic())
+            before = self.steps.get(step.name)
+            if left < step.least_s:
+                if before is None:
+                    self.note(step, "not begun", 0.0, "no time was left for it")
+                continue
+            room = Room(self.device, self.folder / "results" / step.name, left)
+            if isinstance(step.command(room), str):
+                self.note(step, "left out", 0.0, str(step.command(room)))
+                continue
+            start = monotonic() - (before or {}).get("seconds", 0.0)
+            self.note(step, "cut off", 0.0, "the visit ended in the middle of it")
+            print(f"{step.name}: {left:.0f} s at most …", file=sys.stderr, flush=True)
+            log = self.folder / f"{step.name}.txt"
+            status, output = run_command(step.command(room), left, log)
+            if status == 2 and "start a new" in output:
+                room = Room(room.device, room.folder, left, anew=True)
+                status, output = run_command(step.command(room), left, log)
+            word, line = step.outcome(status, output)
+            self.note(step, word, monotonic() - start, line)
+
+    def table(self) -> str:
+        """A line for each step: how it ended, its seconds, and the line that says most."""
+        rows = [f"{'step':14}{'status':11}{'seconds':>8}  outcome"]
+        for name, one in self.steps.items():
+            line = shorten(one["line"], 120, placeholder=" …")  # the summary has it whole
+            rows.append(f"{name:14}{one['status']:11}{one['seconds']:8.1f}  {line}")
+        return "\n".join(rows)
 
 
-def unpack(folder: Path, name: str, target: Path) -> None:
-    """An archive's pieces, if there are any; raises ValueError where they are damaged."""
-    if pieces := sorted(folder.glob(f"{name}*")):
-        data = b"".join(piece.read_bytes() for piece in pieces)
-        done = subprocess.run(["tar", "-xz", "-C", str(target)], input=data, capture_output=True)
-        if done.returncode:
-            raise ValueError(f"its {name} can't be unpacked: {done.stderr.decode().strip()}")
-
-
-def install(wheels: Path, target: Path) -> list[str]:
-    """Install wheels into a folder, which asks no network; a sentence on each that is left out."""
-    files = sorted(wheels.glob("*.whl"))
-    notes = [] if files else [f"{wheels} holds no wheels"]
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
-    pip += ["--disable-pip-version-check", "--upgrade", "--target", str(target)]
-    for wheel in files:
-        done = subprocess.run([*pip, str(wheel)], capture_output=True, text=True)
-        if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if line.strip()] or ["pip failed"]
-            errors = [line for line in lines if line.startswith("ERROR")] or lines
-            notes.append(f"{wheel.name} is left out: {errors[0].removeprefix('ERROR: ')}")
-    return notes
-
-
-def fill_cache(source: Path, cache: Path) -> list[str]:
-    """Copy Triton's cache, which holds fla's tuning too, if the Triton here has made it."""
-    try:
-        here = version("triton")
-    except PackageNotFoundError:
-        return ["Triton is not installed here, so its cache is left alone"]
-    makers = set()
-    for file in source.glob("*/*.json"):
-        with suppress(ValueError, AttributeError):
-            makers.add(json.loads(file.read_text()).get("triton_version"))
-    if others := sorted(makers - {None, here}):
-        return [f"{source} was made by Triton {others[0]}, and this is {here}: it is left alone"]
-    if not makers:
-        return [f"{source} holds no cache of Triton's"]
-    shutil.copytree(source, cache, dirs_exist_ok=True)
-    return []
-
-
-def run_command(command: Sequence[str], limit_s: float, keep: Callable[[], None]) -> Result:
-    """Run a command in a group of its own for so long at most; call ``keep`` now and then."""
+def run_command(command: list[str] | str, limit_s: float, log: Path) -> tuple[int | None, str]:
+    """Run a command in a group of its own for so long at most: its exit status, None where its
+    time was over, and its output, which the log holds.
+    """
     env = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}  # a line that counts is whole
-    with tempfile.TemporaryFile() as output:
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH", "")]))
+    status = None
+    with log.open("w") as output:
         files = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
         process = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, **files)
-        end, status, stopped = monotonic() + limit_s, None, False
         try:
-            while (status := _waited(process, min(KEEP_EVERY_S, end - monotonic()))) is None:
-                if monotonic() >= end:
-                    break
-                keep()
-        except KeyboardInterrupt:
-            stopped = True
+            with suppress(subprocess.TimeoutExpired):
+                status = process.wait(limit_s)
         finally:
-            _end(process)
-        output.seek(0)
-        text = output.read().decode(errors="replace")
-    if stopped:
-        raise Stopped(text)
-    return status, text
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let it keep what it has, then kill its whole group."""
-    try:
-        if process.poll() is None:
-            process.terminate()  # attnbench takes it as Ctrl-C, which background jobs may ignore
-            _waited(process, GRACE_S)
-    finally:  # though Ctrl-C comes a second time
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _waited(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    with suppress(subprocess.TimeoutExpired):
-        return process.wait(max(0.0, seconds))
-    return None
-
-
-def visit(
-    todo: Sequence[Step],
-    folder: VisitFolder,
-    seconds: float,
-    run: Runner = run_command,
-    now: Callable[[], float] = monotonic,
-) -> None:
-    """Run step after step until the time is over."""
-    from proofs.visit_steps import Room
-
-    def note(step: Step, status: str, seconds: float, line: str) -> None:
-        folder.steps[step.name] = {"status": status, "seconds": round(seconds, 1), "line": line}
-        folder.write()
-
-    end = now() + seconds - PACKING_S
-    folder.write()
-    for step in todo:
-        left = min(step.limit_s, end - now())
-        before = folder.steps.get(step.name)
-        if left < step.least_s:
-            if before is None:
-                note(step, "not begun", 0.0, "no time was left for it")
-            continue
-        room = Room(folder.device, folder.results, step.name, left)
-        command = step.command(room)
-        if isinstance(command, str):
-            note(step, "left out", 0.0, command)
-            continue
-        start = now() - (before or {}).get("seconds", 0.0)
-        note(step, "cut off", 0.0, "the visit ended in the middle of it")
-        print(f"{step.name}: {left:.0f} s at most …", file=sys.stderr, flush=True)
-        try:
-            status, output = run(command, left, folder.write)
-            if status == 2 and "--resume" in command and "start a new" in output:
-                folder.tell(step.name, output)
-                status, output = run(step.command(replace(room, anew=True)), left, folder.write)
-        except Stopped as stopped:
-            folder.tell(step.name, stopped.output)
-            note(step, "cut off", now() - start, "the visit was stopped in the middle of it")
-            raise
-        folder.tell(step.name, output)
-        word, line = step.outcome(status, output)
-        note(step, word, now() - start, line)
-
-
-def table(folder: VisitFolder) -> str:
-    """A line for each step: how it ended, its seconds, and the line that says most."""
-    rows = [f"{'step':14}{'status':11}{'seconds':>8}  outcome"]
-    for name, one in folder.steps.items():
-        line = shorten(one["line"], 120, placeholder=" …")  # the summary has it whole
-        rows.append(f"{name:14}{one['status']:11}{one['seconds']:8.1f}  {line}")
-    return "\n".join(rows)
+            process.terminate()  # attnbench takes it as Ctrl-C
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_S)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return status, log.read_text(errors="replace")
 
 
 def main(words: Sequence[str]) -> int:
     """Exit status 0 where the call's steps are done, or left out; 1 where one found something;
     2 where some are not done; 130 where somebody stopped it.
     """
-    options, start = _parser().parse_args(words), monotonic()
-    with tempfile.TemporaryDirectory(prefix="attnbench-visit-") as name:
-        room, notes = Path(name), list[str]()
-        if options.wheels:
-            notes += install(options.wheels, room / "packages")
-            sys.path.insert(0, str(room / "packages"))
-        ours = [str(room / "packages"), str(ROOT)]
-        paths = [*ours, *filter(None, [os.environ.get("PYTHONPATH")])]
-        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-        try:
-            return _visited(options, room, notes, 60 * options.minutes + start)
-        except ModuleNotFoundError as error:
-            notes.append(f"gpu_visit: {error}: bring its wheel along with --wheels")
-        except NoVisit as error:
-            notes.append(f"gpu_visit: {error}")
-        print("\n".join(notes), file=sys.stderr)
-        return 2
-
-
-def _visited(options: argparse.Namespace, room: Path, notes: list[str], end: float) -> int:
-    """Prepare a call and run it; raises NoVisit where there can be none."""
-    from attnbench.command.terminal import as_ctrl_c
-    from attnbench.core.machine import this_machine
-    from proofs import visit_steps
-
-    machine, todo = this_machine(), visit_steps.steps()
-    if unknown := set(options.steps) - {step.name for step in todo}:
-        names = ", ".join(step.name for step in todo)
-        raise NoVisit(f"there is no step {', '.join(sorted(unknown))}; the steps are {names}")
-    warnings = visit_steps.notes(machine)
+    options, todo = _parser().parse_args(words), steps()
+    machine = this_machine()
     if options.device not in machine.devices:
-        raise NoVisit(f"torch can't use a GPU here: {'; '.join(warnings)}")
-    folder = VisitFolder(options.out, room, options.device, options.before)
-    os.environ["TRITON_CACHE_DIR"] = str(folder.cache)
-    for source in filter(None, (folder.brought, options.wheels)):
-        notes += fill_cache(source, folder.cache) if any(source.glob("*/*.json")) else []
-    notes += fill_cache(options.caches, folder.cache) if options.caches else []
-    folder.notes = notes + warnings
-    folder.tell(
-        "machine", json.dumps({"machine": machine.to_dict(), "notes": folder.notes}, indent=1)
-    )
-    for note in folder.notes:
-        print(f"note: {note}", file=sys.stderr)
+        print(f"torch can't use a GPU here: {'; '.join(gpu_warnings(machine))}", file=sys.stderr)
+        return 2
+    visit = Visit(options.out.resolve(), options.device)
     todo = [step for step in todo if step.name in options.steps] if options.steps else todo
-    statuses = {name: one["status"] for name, one in folder.steps.items()}
-    own, more = visit_steps.queue(todo, statuses, options.call)
+    own, more = visit.queue(todo, options.call)
     try:
         with as_ctrl_c():
-            visit([*own, *more], folder, end - monotonic())
+            visit.run([*own, *more], 60 * options.minutes)
     except KeyboardInterrupt:
         print("stopped; what was done is kept, and the same command goes on", file=sys.stderr)
         return INTERRUPTED
     finally:
-        print(table(folder))
-    ends = {folder.steps[step.name]["status"] for step in (todo if options.steps else own)}
+        print(visit.table())
+    ends = {visit.steps[step.name]["status"] for step in (todo if options.steps else own)}
     return 2 if ends - {"done", "finding", "left out"} else int("finding" in ends)
 
 
 def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    add, path = parser.add_argument, {"type": Path, "metavar": "DIR"}
-    steps = {"type": lambda text: text.replace(",", " ").split(), "metavar": "NAME,…"}
-    add("--out", required=True, help="the visit's folder", **path)
-    add("--call", type=int, choices=range(1, 5), help="else the first with steps left")
+    add = parser.add_argument
+    add("--out", required=True, type=Path, metavar="DIR", help="the visit's folder")
+    add("--call", type=int, choices=range(1, 5), help="else the first that has steps left")
     add("--minutes", type=float, default=9.0, metavar="M", help="of this call; 9 if not given")
-    add("--before", help="an earlier call's folder, if it is not --out", **path)
-    add("--wheels", help="packages to install first, without a network", **path)
-    add("--caches", help="Triton's cache, if not with the wheels", **path)
-    add("--steps", default=[], help="these steps alone", **steps)
+    add("--steps", nargs="+", default=[], choices=[step.name for step in steps()])
     add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a tiny trial")
     return parser
 

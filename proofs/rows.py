@@ -124,21 +124,6 @@ def routing(problem: Problem) -> Function:
     return lambda q, k, v: layer(q, k, v)[0]
 
 
-def flex(pattern: Function) -> Callable[[Problem], Function]:
-    """A pattern as torch's FlexAttention runs it: what one would write today."""
-
-    def build(problem: Problem) -> Function:
-        import torch
-        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-        torch._dynamo.reset()
-        mask = create_block_mask(pattern, None, None, problem.q_len, problem.kv_len, device="cpu")
-        run = torch.compile(flex_attention, fullgraph=True, dynamic=False)
-        return lambda q, k, v: run(q, k, v, block_mask=mask)
-
-    return build
-
-
 def masked_sdpa(label: str) -> Callable[[Problem], Function]:
     """The pattern as a dense mask of torch's fused attention."""
 
@@ -173,14 +158,6 @@ def native_block(problem: Problem) -> Function:
     return layer.train(problem.gradients)
 
 
-STRIDE = round(LENGTH**0.5)
-PATTERNS: dict[str, Function] = {
-    "strided": lambda b, h, q, k: (q >= k) & ((q - k < STRIDE) | ((q - k) % STRIDE == 0)),
-    "dilated": lambda b, h, q, k: (q >= k) & ((q - k) % 4 == 0) & (q - k <= 4 * 64),
-    "longformer": lambda b, h, q, k: (q >= k) & ((q - k <= 256) | (k < 16)),
-}
-
-
 @dataclass(frozen=True)
 class Match:
     """One operator twice: our row on a problem, and what builds theirs for it."""
@@ -189,7 +166,6 @@ class Match:
     theirs: Callable[[Problem], Function]
     library: str
     mask: str = "none"
-    phases: tuple[str, ...] = ("forward", "train")
     level: str = "core"
     differs: str = ""
 
@@ -214,8 +190,6 @@ MATCHES = [
     Match("lsh?shared=true", reformer, "reformer-pytorch", differs="other random rotations"),
     Match("routing?clusters=64&window=64", routing, "routing-transformer",
           differs="other centroids"),
-    *(Match(name, flex(pattern), "FlexAttention", "causal", ("forward",))
-      for name, pattern in PATTERNS.items()),
     *(Match(name, masked_sdpa(name), "SDPA with the pattern as its mask", "causal")
       for name in ("strided", "fixed", "dilated", "longformer", "bigbird")),
     *(Match(name, masked_sdpa(name), "SDPA with the pattern as its mask")
@@ -290,7 +264,7 @@ def strawmen(names: Sequence[str]) -> Iterator[tuple[str, bool]]:
         if package.islower() and find_spec(package) is None:
             yield f"{match.name}: {match.library} is not installed", True
             continue
-        for phase in match.phases:
+        for phase in ("forward", "train"):
             ratios, apart = pair(match, phase)
             s = summary(ratios)
             what = f"{match.name} {match.mask} {phase} / {match.library}"

@@ -1,16 +1,16 @@
 """What the ruler claims of itself, measured here: ``python proofs/ruler.py [PART …]``.
 
-Parts: startup, sweep, endurance, timer, clock, oracle, pairs; all of them if none is named. Each
-figure is printed beside its limit; the exit status is 1 if one is beyond it. Leave the machine
+Parts: startup, sweep, endurance, timer, pairs, plain; all of them if none is named.
+Each figure is printed beside its limit; the exit status is 1 if one is beyond it. Leave the machine
 alone meanwhile.
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -37,6 +37,8 @@ CELLS, FIRST = 1000, 100
 TRIALS = {0: 200, 3: 100, 5: 100}
 """Per cent more work, and how often it is tried."""
 PAIRS_BUDGET_S = 6.0
+DENSE = ("matmul", "baddbmm", "einsum", "bmm", "chunked", "online", "sdpa")
+PLAIN_LENGTHS, PROCESSES, ROUNDS, CALLS = (512, 1024, 2048), 5, 7, 3
 RULER = ("own", "setup", "memory")
 """The parts of a cell's time that are neither inputs, warm-up, gate, sampling nor audit."""
 
@@ -48,7 +50,7 @@ def attnbench(*words: str, **more: Any) -> str:
 
 
 def startup() -> Iterator[Figure]:
-    """The verbs that only look answer at once, and never import torch."""
+    """The verbs that only look answer at once."""
     for verb, limit in (("--help", 0.10), ("list", 0.25)):
         times = []
         for _ in range(7):
@@ -56,24 +58,15 @@ def startup() -> Iterator[Figure]:
             attnbench(verb, check=True)
             times.append(time.perf_counter() - start)
         yield f"attnbench {verb}, median of 7", statistics.median(times), limit, "s"
-        words = [sys.executable, "-X", "importtime", "-m", "attnbench", verb]
-        done = subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True)
-        names = [line.split("|")[-1].strip() for line in done.stderr.splitlines()]
-        yield f"attnbench {verb}: imports of torch", names.count("torch"), 0, ""
 
 
 def sweep() -> Iterator[Figure]:
-    """The default run: how long, how wide, every number gated, what the ruler adds to a cell."""
+    """The default run: how long, every number gated, what the ruler adds to a cell."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         output = attnbench("run", "--out", folder, "--json", "--no-report", check=True)
         yield "default run", time.perf_counter() - start, 180, "s"
     measured = [r for r in json.loads(output)["records"] if r["status"] == "measured"]
-    yield "variants missing to 10", max(0, 10 - len({r["variant"] for r in measured})), 0, ""
-    lengths = {r["problem"]["kv_len"] for r in measured}
-    yield "lengths missing to 3", max(0, 3 - len(lengths)), 0, ""
-    phases = {"forward", "train"} - {r["problem"]["phase"] for r in measured}
-    yield "phases missing of forward and train", len(phases), 0, ""
     ungated = sum(not r["error"] or r["error"]["forward"]["ratio"] is None for r in measured)
     yield f"of {len(measured)} measured cells, not gated", ungated, 0, ""
     spent = [r["spent_s"] for r in measured]
@@ -130,7 +123,6 @@ def endurance() -> Iterator[Figure]:
     yield f"of {len(plan.cells)} cells, missing", len(plan.cells) - len(keys), 0, ""
     yield "cells twice", len(records) - len(keys), 0, ""
     measured = [r for r in records if r.status is Status.MEASURED]
-    yield "cells that could be measured and were not", len(plan.to_run) - len(measured), 0, ""
     own = statistics.median(sum(r.spent_s[k] for k in RULER) for r in measured)
     parent = (watcher.busy_s[-1] - watcher.busy_s[FIRST]) / (len(records) - FIRST)
     yield "the worker's own time, median cell", own * 1e3, 20, "ms"
@@ -187,53 +179,6 @@ def _nothing() -> None:
     pass
 
 
-def clock() -> Iterator[Figure]:
-    """A wait of known length, by the clock that is the record's: host, and on CUDA events."""
-    import torch
-
-    from attnbench.meter.clocks import HostClock, clock_for
-
-    for seconds in (0.0002, 0.005):
-
-        def wait(until: float = seconds) -> None:
-            start = time.monotonic()
-            while time.monotonic() - start < until:
-                pass
-
-        median = statistics.median(HostClock().samples(_nothing, wait, 101))
-        yield f"a wait of {seconds * 1e3:g} ms, off by", abs(median / seconds - 1) * 100, 1, "%"
-    if torch.cuda.is_available():
-        cycles = 20_000_000
-        rate = torch.cuda.clock_rate() * 1e6
-        events = clock_for("cuda", "forward")
-        median = statistics.median(events.samples(_nothing, lambda: torch.cuda._sleep(cycles), 21))
-        yield f"a kernel of {cycles} cycles, off by", abs(median * rate / cycles - 1) * 100, 1, "%"
-
-
-def oracle() -> Iterator[Figure]:
-    """A million scores a row: 131,072 tokens, 8 heads of 64, causal, 256 rows, all gradients."""
-    import torch
-
-    from attnbench.gate.inputs import make
-    from attnbench.gate.oracle import compare, exact, sample_rows
-
-    torch.set_num_threads(1)
-    n = 131072
-    problem = Problem(q_len=n, kv_len=n, phase="train", mask=Mask.parse("causal"))
-    inputs = make(problem, 0)
-    rows = sample_rows(n, 256, 0)
-    dout = torch.randn(1, 8, len(rows), 64)
-    start = time.perf_counter()
-    truth = exact(problem, *inputs.qkv, rows, dout)
-    for tensor in (truth.out, truth.dq, truth.dk, truth.dv):
-        assert tensor is not None
-        assert compare(tensor.float(), tensor).relative < 1e-6
-    seconds = time.perf_counter() - start
-    yield "131,072 tokens checked, forward and three gradients", seconds, 40, "s"
-    high = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    yield "memory of the whole process", high, 3, "GiB"
-
-
 @contextmanager
 def busy_core() -> Iterator[None]:
     """Somebody else at work on another core, if there is one."""
@@ -278,8 +223,86 @@ def _verdicts() -> Iterator[Figure]:
         yield f"{what}, of {trials} trials", 100 * wrong / trials, most, "%"
 
 
+SCRIPT = """
+import json, sys, time
+import torch
+from impls import table
+from impls.loading import load_function
+from impls.problem import Problem
+
+problem, row = Problem.from_dict(json.loads(sys.argv[1])), table().find(sys.argv[2])
+torch.set_num_threads(1)
+torch.empty(int(sys.argv[3]), dtype=torch.uint8)
+attend = load_function(row.build)(problem, **row.chosen)
+shape = (problem.batch, problem.heads, problem.q_len, problem.head_dim)
+
+def call():
+    q, k, v = (torch.randn(shape) for _ in "qkv")
+    start = time.perf_counter()
+    attend(q, k, v)
+    return time.perf_counter() - start
+
+with torch.no_grad():
+    for line in sys.stdin:
+        print(json.dumps([call() for _ in range(int(line))]), flush=True)
+"""
+
+
+@contextmanager
+def plain_process(words: list[str]) -> Iterator[Callable[[], float]]:
+    """A script of a few lines, started with no variable of ours, as a function that has it make
+    some calls: their median in seconds.
+    """
+    ours = ("MALLOC_", "OMP_", "MKL_", "OPENBLAS_")
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
+    env, pipe = {**variables, "PYTHONPATH": str(ROOT)}, subprocess.PIPE
+    command = [sys.executable, "-c", SCRIPT, *words]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env) as process:
+        assert process.stdin and process.stdout
+        lines, answers = process.stdin, process.stdout
+
+        def calls_s() -> float:
+            print(CALLS, file=lines, flush=True)
+            return statistics.median(json.loads(answers.readline()))
+
+        calls_s()
+        yield calls_s
+        lines.close()
+
+
+def plain() -> Iterator[Figure]:
+    """A call in a plain script over the same call in a worker. The script has freed a large tensor
+    before, as a program that has loaded a model or a batch. One that has not may take either of two
+    times for a dense variant for as long as it lives: these ratios are printed besides.
+    """
+    from attnbench.core.settings import LARGE
+    from attnbench.sweep.engine import HoldingWorker, LocalEngine
+
+    with LocalEngine(Settings(threads=1)) as engine:
+        worker = HoldingWorker(engine, 0, 0.3, ROOT)
+        for length, name in itertools.product(PLAIN_LENGTHS, DENSE):
+            shape = {"heads": 4, "kv_heads": 4, "mask": Mask.parse("causal")}
+            problem = Problem(q_len=length, kv_len=length, **shape)
+            worker.hold(name, problem)
+            worker.fresh()
+            ratios: dict[int, list[float]] = {LARGE: [], 1: []}
+            for freed, some in ratios.items():
+                for _ in range(PROCESSES):
+                    words = [json.dumps(problem.to_dict()), name, str(freed)]
+                    with plain_process(words) as calls_s:
+                        rounds = [
+                            calls_s() / statistics.median(worker.samples(CALLS))
+                            for _ in range(ROUNDS)
+                        ]
+                    some.append(statistics.median(rounds))
+            low, high = min(ratios[1]), max(ratios[1])
+            print(f"    {name} without a large tensor: {low:.2f} to {high:.2f}", file=sys.stderr)
+            off = abs(statistics.median(ratios[LARGE]) - 1) * 100
+            yield f"{name}, {length:,} tokens, in a plain script: off by", off, 5, "%"
+
+
 PARTS: dict[str, Callable[[], Iterator[Figure]]] = {
-    part.__name__: part for part in (startup, sweep, endurance, timer, clock, oracle, pairs)
+    part.__name__: part for part in (startup, sweep, endurance, timer, pairs, plain)
 }
 
 

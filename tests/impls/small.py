@@ -8,6 +8,7 @@ import impls
 from attnbench.gate.gate import gate
 from attnbench.gate.inputs import make
 from attnbench.gate.reference import judge
+from impls import operators
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
@@ -57,6 +58,11 @@ def both_forms(label, p):
     return tuple(load_function(path)(p, **row.chosen) if path else None for path in paths)
 
 
+def takes_more(row, p):
+    """Inputs beyond q, k and v, which come by name."""
+    return p.level == "core" and any(x.keyword for x in operators.inputs(row.operator, p).values())
+
+
 @lru_cache(maxsize=64)
 def judged(p, seed=0):
     """The reference that the gate holds every variant of a problem against."""
@@ -65,8 +71,9 @@ def judged(p, seed=0):
 
 def verdict(label, p, seed=0):
     """The verdict of the ruler's gate on a row: its ``reason`` is None where it holds."""
-    assert TABLE.find(label).supports(p) is None
-    return gate(judged(p, seed), *both_forms(label, p), seed)
+    row = TABLE.find(label)
+    assert row.supports(p) is None
+    return gate(judged(p, seed).of(row.operator), *both_forms(label, p), seed)
 
 
 def both_give(label, p, tensors, want, *, head=(), **close):
@@ -105,23 +112,52 @@ def differentiated(function, tensors, seed=1):
     return [out.detach(), *torch.autograd.grad(out, leaves, above, materialize_grads=True)]
 
 
-def kept_bytes(function, tensors):
-    """Bytes that autograd keeps between forward and backward, each storage counted once."""
-    storages = {}
-
-    def keep(x):
-        storages[x.untyped_storage().data_ptr()] = x.untyped_storage()  # alive: no address twice
-        return x
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        function(*(x.detach().requires_grad_() for x in tensors))
-    return sum(storage.nbytes() for storage in storages.values())
+def draw(p, seed=7):
+    """q, k, v and sinks, if there are any, as leaves in the problem's dtype."""
+    tensors = [*inputs(p, seed=seed)]
+    if p.sinks:
+        tensors.append(torch.linspace(-1, 2, p.heads, dtype=tensors[0].dtype))
+    return [x.requires_grad_(p.gradients) for x in tensors]
 
 
-def softmax(p, q, k, v, mask=None):
-    """Exact attention by torch; ``mask`` as torch takes it."""
-    k, v = (x.repeat_interleave(p.group, 1) for x in (k, v))
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
+def softmax(p, q, k, v, sinks=None, visible=None):
+    """Exact attention by the mask's dense form, or another; rows that see nothing give zeros."""
+    if visible is None:
+        visible = p.mask.visible(p.shape)
+    visible, bias = torch.as_tensor(visible), p.mask.bias(p.shape)
+    k, v = (x.repeat_interleave(p.heads // x.shape[1], 1) for x in (k, v))
+    scores = q @ k.mT * p.scale
+    if p.softcap:
+        scores = p.softcap * torch.tanh(scores / p.softcap)
+    if bias is not None:
+        scores = scores + torch.as_tensor(bias).to(q.dtype)
+    blind = ~visible.any(-1, keepdim=True)
+    scores = scores.masked_fill(~(visible | blind), -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:3], 1)], -1)
+    return (scores.softmax(-1)[..., : p.kv_len] @ v).masked_fill(blind, 0.0)
+
+
+FAR = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1e-2}
+"""Relative errors, by the norm."""
+
+
+def check(p, attend, exact=softmax):
+    """The output and, where there are any, the gradients, against float64; returns the leaves."""
+    leaves = draw(p)
+    twins = [x.detach().double().requires_grad_(p.gradients) for x in leaves]
+    out = attend(*leaves[:3], **({"sinks": leaves[3]} if p.sinks else {}))
+    want = exact(p, *twins)
+    pairs = [(out, want)]
+    if p.gradients:
+        dout = torch.randn(want.shape, generator=torch.Generator().manual_seed(8)).to(out.dtype)
+        got = torch.autograd.grad(out, leaves, dout)
+        pairs += zip(got, torch.autograd.grad(want, twins, dout.double()), strict=True)
+    for one, other in pairs:
+        assert one.shape == other.shape and one.dtype == getattr(torch, p.dtype)
+        off = (one.detach().double() - other.detach()).norm() / other.detach().norm().clamp(min=1.0)
+        assert off < FAR[p.dtype], float(off)
+    return leaves
 
 
 def layer(mask="none", phase="forward", length=33, level="layer", **more):

@@ -7,11 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from impls.external import fla
-from impls.external.sageattention import rounded
-from impls.spec import Unavailable
-from tests.impls.external import checks
-from tests.impls.external.checks import build
-from tests.impls.external.stand_ins import attention
+from tests.impls.external import stand_ins
+from tests.impls.external.stand_ins import attention, build
 from tests.impls.small import inputs
 
 SPARSE = {
@@ -23,7 +20,7 @@ KERNELS |= {"linear": "linear_attn", "delta": "delta_rule"}
 
 
 def problem(mask="causal", **changes):
-    return checks.problem(mask, **{"heads": 3, "kv_heads": 3, "v_head_dim": 24, **changes})
+    return stand_ins.problem(mask, **{"heads": 3, "kv_heads": 3, "v_head_dim": 24, **changes})
 
 
 def walked(q, k, v, keep=1.0, beta=None):
@@ -91,17 +88,6 @@ def test_a_kernel_and_a_definition_are_the_recurrence_of_the_paper(operator, lib
         torch.testing.assert_close(one.double(), other, atol=2e-4, rtol=2e-4)
 
 
-def test_rounding_keeps_127_steps_to_each_side_of_a_block():
-    x = torch.randn(2, 3, 150, 64, generator=torch.Generator().manual_seed(1))
-    got = rounded(x, 64)
-    for first in (0, 64, 128):
-        tile, own = x[:, :, first : first + 64], got[:, :, first : first + 64]
-        step = tile.abs().amax((-2, -1), keepdim=True) / 127
-        torch.testing.assert_close(own / step, (own / step).round(), atol=1e-4, rtol=0)
-        assert ((own - tile).abs() <= step * 0.5001).all()
-    assert torch.equal(rounded(torch.zeros(1, 1, 3, 64), 64), torch.zeros(1, 1, 3, 64))
-
-
 @pytest.mark.parametrize("mask", ["none", "causal"])
 def test_flash_sparse_attn_leaves_out_the_tiles_whose_weights_are_small_in_every_row(mask):
     """Tile by tile and row by row, as its docs say it; the values of the middle keys are far."""
@@ -160,15 +146,6 @@ def test_sageattention_is_given_smoothed_keys_and_leaves_the_callers_alone(libra
     got = build("sageattention", p, "definition")(q, k, v, torch.tensor([4, 2]))
     off = float((got - want[:, :, [4, 2]]).norm() / want[:, :, [4, 2]].norm())
     assert 1e-4 < off < 2e-2, "the definition is near softmax and not equal"
-
-
-def test_sageattention_2_is_refused_since_it_rounds_otherwise(library, monkeypatch):
-    library.put("sageattention.sageattn", None)
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.2.0")
-    p = problem("none", head_dim=64, v_head_dim=64, kv_len=64, phase="forward")
-    with pytest.raises(Unavailable, match="rounds otherwise") as refusal:
-        build("sageattention", p)
-    assert "<2" in refusal.value.remedy
 
 
 @pytest.mark.parametrize(("window", "causal"), [(2, True), (5, False), (11, True), (128, False)])

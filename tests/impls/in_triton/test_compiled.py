@@ -2,8 +2,7 @@
 
 import pytest
 
-from proofs.compiled import compile_rows, our_rows
-from proofs.kernel_facts import broken, described
+from proofs.compiled import broken, compile_rows, described, our_rows
 from tests.impls.in_triton import interpreted
 
 interpreted.start()

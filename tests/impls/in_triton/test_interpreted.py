@@ -1,16 +1,14 @@
 """The rows in Triton, interpreted on the CPU, against float64 and the ruler's gate."""
 
-import re
-
 import pytest
 import torch
 import torch.nn.functional as F
 
-from impls.jit import described
 from tests.impls.in_triton import checks, interpreted
+from tests.impls.small import check, draw, softmax
 
 interpreted.start()
-problem, build, check = checks.problem, checks.build, checks.check
+problem, build = checks.problem, checks.build
 BLOCKS = {"q_block": 16, "k_block": 16, "keys": "16x32x4x1", "queries": "32x16x4x1"}
 """Many blocks, and every kind of edge, in few tokens."""
 
@@ -89,28 +87,6 @@ def test_flash_takes_a_scale_a_soft_cap_and_sinks(mask, dtype, fused, settings):
         assert checks.failing("triton.flash", p, attend) is None
 
 
-@pytest.mark.parametrize(
-    ("steps", "can"),
-    [
-        ((480, 160, 16, 1), True),
-        ((480, 16, 48, 1), True),  # heads between the tokens
-        ((0, 160, 16, 1), False),  # one batch element for all
-        ((480, 160, 20, 1), False),  # 40 bytes from token to token
-        ((480, 160, 16, 2), False),
-    ],
-    ids=str,
-)
-def test_a_descriptor_is_made_where_steps_are_multiples_of_16_bytes(steps, can):
-    x = torch.zeros(4096, dtype=torch.float16).as_strided((2, 3, 10, 16), steps)
-    descriptor = described(x, 32, 16)
-    assert (descriptor is not None) == can
-    if can:
-        assert (descriptor.shape, descriptor.strides, descriptor.block_shape) == (
-            [2, 3, 10, 16], list(steps), [1, 1, 32, 16],
-        )  # fmt: skip
-    assert described(x[..., 1:], 32, 16) is None, "it begins at 2 bytes"
-
-
 @pytest.mark.parametrize("head_dim", [1, 24, 64, 80, 128, 256])
 def test_flash_takes_widths_that_are_no_power_of_two_in_the_blocks_of_its_table(head_dim):
     p = problem("causal", head_dim=head_dim, q_len=20, kv_len=33)
@@ -171,7 +147,7 @@ def test_decode_over_a_cache_in_8_bits_is_softmax_over_what_the_cache_holds(
     p = problem(**{"mask": "causal", **STEP, **changes})
 
     def exact(p, q, k, v):
-        return checks.softmax(p, q, rounded(k, cache), rounded(v, cache))
+        return softmax(p, q, rounded(k, cache), rounded(v, cache))
 
     check(p, build("triton.decode8", p, cache=cache, **options), exact)
 
@@ -188,24 +164,9 @@ def test_the_gate_judges_a_cache_by_what_it_holds_and_reports_how_far_that_is_fr
     assert checks.judged("triton.decode8", p, other, cache=cache).reason
 
 
-@pytest.mark.parametrize(("batch", "kv_heads", "longest"), [(1, 8, 1.1), (8, 8, 1.1), (64, 8, 1.1)])
-def test_decode_deals_keys_out_so_that_no_round_of_the_device_is_nearly_empty(
-    batch, kv_heads, longest, monkeypatch
-):
-    """132 processors, three programs on each: the rounds' time over what a full device takes."""
-    from impls.dense import triton_decode
-
-    monkeypatch.setattr(triton_decode, "processors", lambda device: 132)
-    heads = {"batch": batch, "heads": 8 * kv_heads, "kv_heads": kv_heads}
-    extent = {"kv_len": 131072, "head_dim": 128, "dtype": "bfloat16", **heads}
-    p = problem("causal", **{**STEP, **extent})
-    parts, keys = (int(x) for x in re.findall(r"\d+", build("triton.decode", p).note()))
-    rounds = -(-batch * kv_heads * parts // (3 * 132))
-    assert rounds * keys * 3 * 132 <= longest * batch * kv_heads * 131072
-
-
 def by_pairs(p, q, k, v):
     """Every weight, cut to its lower triangle and divided."""
+    k, v = (x.repeat_interleave(p.group, 1) for x in (k, v))
     weights = ((F.elu(q) + 1) @ (F.elu(k) + 1).mT).tril()
     return weights @ v / weights.sum(-1, keepdim=True)
 
@@ -233,24 +194,6 @@ def test_linear_is_the_sum_over_pairs_however_it_is_cut(changes, options):
     check(p, build("triton.linear", p, **options), by_pairs)
 
 
-@pytest.mark.parametrize(("heads", "length", "segments"), [(1, 999, 4), (32, 999, 1), (1, 37, 1)])
-def test_linear_fills_the_device_with_segments_of_some_chunks(heads, length, segments):
-    """On a device of four processors 32 programs are eight rounds."""
-    dtype = "bfloat16" if heads < length == 999 else "float32"
-    p = problem("causal", length, heads=heads, dtype=dtype)
-    assert build("triton.linear", p).note().endswith(f"segments: {segments}")
-
-
-def test_no_bit_of_a_later_token_comes_into_an_output_of_linear():
-    p = problem("causal", 40)
-    attend = build("triton.linear", p, **CUT)
-    q, k, v = (x.detach() for x in checks.draw(p))
-    want = attend(q, k, v)
-    for x in (q, k, v):
-        x[:, :, 33:] = torch.nan if x is v else 1e4
-    assert torch.equal(attend(q, k, v)[:, :, :32], want[:, :, :32])
-
-
 def test_a_small_weight_keeps_its_output_and_weights_of_zero_give_zeros_and_finite_gradients():
     p = problem("causal", 1)
     low = torch.full((1, 2, 1, 16), -20.0)
@@ -258,7 +201,7 @@ def test_a_small_weight_keeps_its_output_and_weights_of_zero_give_zeros_and_fini
     out = build("triton.linear", p)(low, low[:, :1], v)
     torch.testing.assert_close(out, v.expand(1, 2, 1, 16))
     p = problem("causal", 20)
-    q, k, v = checks.draw(p)
+    q, k, v = draw(p)
     k = torch.full_like(k, -200.0).requires_grad_()
     out = build("triton.linear", p, chunk=16)(q, k, v)
     assert not out.any()
@@ -282,7 +225,7 @@ def test_tokens_that_do_not_lie_next_to_each_other_are_read_in_their_place(row, 
 def test_where_all_keys_are_equal_next_to_nothing_is_left_of_a_querys_gradient(dtype, most):
     """An output is the mean of the values then, whatever the query."""
     p = problem("causal", 90, head_dim=64, dtype=dtype)
-    q, k, v = checks.draw(p)
+    q, k, v = draw(p)
     k = k.detach()[:, :, :1].expand(-1, -1, 90, -1).contiguous().requires_grad_()
     out = build("triton.linear", p, **CUT)(q, k, v)
     dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(8)).to(out.dtype)

@@ -56,19 +56,6 @@ def test_blocks_visited_are_those_with_a_visible_pair_and_whole_ones_have_no_oth
             assert whole[b, h, i, j] == (tile.all() and tile.size == block * block)
 
 
-def test_a_long_sequence_needs_no_form_of_every_pair():
-    problem = Problem(q_len=1 << 20, kv_len=1 << 20, mask=Mask.parse("causal+window:4095,0"))
-    touched, whole = mask_blocks(problem, 1024)
-    assert touched.sum() == sum(min(i + 1, 5) for i in range(1024))
-    assert whole.sum() == sum(min(i, 3) for i in range(1024))
-
-
-def test_blocks_are_fitted_to_the_window_and_to_the_length():
-    assert [flex._fitted(w + 1, 4096) for w in (0, 16, 64, 256, 1024)] == [16, 16, 16, 64, 128]
-    assert flex._fitted(17, 1 << 16) == 32
-    assert flex._fitted(17, 1 << 20) == 128
-
-
 CELLS = [
     ("window.flex?block=12", "window:9,0+document:30,47", {"inputs": "peaky"}),
     ("flex", "causal+document:30,47+alibi", {"inputs": "peaky"}),
@@ -115,28 +102,13 @@ def test_blocks_for_which_torch_is_wrong_are_refused(monkeypatch):
             flex.build_window(problem, block=block)
 
 
-@pytest.mark.slow
-def test_more_problems_than_torch_recompiles_one_function_for_are_compiled(monkeypatch):
-    def without_inductor(function, *, options, **more):  # the limit is dynamo's
-        return compiled(function, backend="eager", **more)
-
-    compiled = torch.compile
-    monkeypatch.setattr(torch, "compile", without_inductor)
-    with torch._dynamo.config.patch(recompile_limit=1):
-        for length in (20, 21):
-            problem = Problem(**{**SMALL, "q_len": length, "kv_len": length})
-            q, k, v = (torch.randn(2, h, length, 16) for h in (4, 2, 2))
-            out = flex.build(problem)(q, k, v)
-            torch.testing.assert_close(out, softmax(problem, q, k, v))
-
-
 def test_a_layout_by_head_under_a_causal_mask_is_the_plain_loop(tmp_path):
     np.save(tmp_path / "by_head.npy", BY_HEAD)
     problem = Problem(**SMALL, mask=Mask.parse("causal"))
     q, k, v = (torch.randn(2, h, 77, 16, dtype=torch.float64) for h in (4, 2, 2))
     place = np.arange(77) // 8  # of each token, its block
     sight = visible("causal", (2, 4, 77, 77)) & BY_HEAD[:, place[:, None], place]
-    want = softmax(problem, q, k, v, torch.from_numpy(sight))
+    want = softmax(problem, q, k, v, visible=sight)
     layout = str(tmp_path / "by_head.npy")
     got = blocksparse.definition(problem, layout=layout, block=8)(q, k, v, torch.arange(77))
     torch.testing.assert_close(got, want, rtol=0, atol=1e-13)
