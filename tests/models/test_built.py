@@ -151,12 +151,18 @@ REFUSED = [
     ("einsum", {"mask": np.ones((9, 9))}, "^einsum: a mask is a tensor, .*, not ndarray"),
     ("flash_attn2", {}, "flash_attn2 .*needs flash-attn>=2.6; flash-attn is not installed"),
     ("einsum", {"k": K.double()}, "of one dtype on one device, not torch.float32 on cpu, torch.f"),
-    ("einsum", {"q": Q[0]}, r"\[batch, heads, tokens, channels\] .* \(4, 9, 8\)"),
-    ("einsum", {"q": Q[:1]}, r"of one batch.*\(1, 4, 9, 8\)"),
-    ("einsum", {"v": V[:, :, :5]}, "k and v of as many heads and tokens"),
+    ("einsum", {"q": Q[0]}, r"q is \[batch, heads, q_len, head_dim\].* \(4, 9, 8\)"),
+    ("einsum", {"q": Q[:1]}, r"k is \[batch, .*here with batch 1, .*its shape is \(2, "),
+    ("einsum", {"v": V[:, :, :5]}, r"v is \[.*here with batch 2, kv_heads 2, kv_len 9; "),
+    ("einsum", {"sinks": torch.zeros(3)}, r"sinks is \[heads\], here with heads 4; .* \(3,\)"),
+    ("einsum", {"g": Q}, "it takes no g; by name it takes sinks"),
+    ("einsum", {"softcap": 0.0}, "softcap is 0.0; it must be a number above 0"),
+    ("sdpa", {"softcap": 2.0}, "sdpa takes no softcap"),
+    ("einsum", {"return_state": True}, "it has no state to return"),
+    ("gated_delta", {}, "it takes g, beta too, by name, after q, k and v"),
     ("einsum", {"q": Q[:, :3]}, "heads=3 is not a multiple of kv_heads=2"),
     ("inplace", {"k": nn.Parameter(K)}, "inplace is for forward, decode only"),
-    ("linear.elu", {"k": Q, "v": Q, "scale": 1}, r"^linear\.elu: scale=1 is .*its own .*0\.353553"),
+    ("linear.elu", {"k": Q, "v": Q, "scale": 1.0, "mask": "causal"}, "linear.elu takes no scale"),
 ]
 
 

@@ -207,7 +207,7 @@ def test_other_shapes_at_every_step_of_several_threads_are_counted(capture):
         ("os.abort()", "signal 6"),
         ("os.kill(os.getpid(), 9)", "signal 9"),
     ],
-    ids=["exits", "is killed"],
+    ids=["exits", "aborts", "is killed"],
 )
 def test_however_a_program_ends_what_it_called_is_kept(capture, end, words):
     status, calls, said = capture(f"attend(20)\ntime.sleep(1)\n{end}")

@@ -130,12 +130,11 @@ def test_gates_that_are_inputs_are_those_of_the_recurrence(name, chunk, new):
 
 
 @pytest.mark.parametrize("name", GATED)
-def test_a_layer_or_a_program_has_no_gates_to_give(name):
-    row = f"{name}?gates=input"
+def test_a_layer_has_no_gates_to_give_and_a_call_must(name):
     with pytest.raises(InvalidRow, match="takes q, k and v alone"):
         table().find(f"mha?core={name}(gates=input)")
-    with pytest.raises(CantBeDone, match=r"takes (g|beta)"):
-        attnbench.attention(row)
+    with pytest.raises(CantBeDone, match=r"it takes (g|beta).* too, by name"):
+        attnbench.attention(f"{name}?gates=input")(*torch.randn(3, 1, 2, 9, 4))
 
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-11}
