@@ -16,8 +16,8 @@ and P that of q_i · D_ij k_j on and below it, the corrections follow from one t
 
 where ' is faded from the chunk's beginning, '' to its end, and D is what is kept over all of it.
 No D is a quotient: one a head is the exponential of a difference of sums in float64, and those of
-channels are made by halving the chunk, as :mod:`impls.linear.gla` does. Chunks have at most 16 d
-tokens. Half precisions are computed in float32.
+channels come from halving the chunk (:mod:`impls.linear.halving`). Chunks have at most 16 d tokens.
+Half precisions are computed in float32.
 
 Cost: 6 d e FLOPs a token and head of values; the chunks do l (d + e) + 2 l (2 d + e) +
 4 d (d + e) instead. Memory: three matrices of l numbers a token, and the chunks' d x (d + e).
@@ -30,9 +30,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from impls.heads import Attend, Define
-from impls.linear.decay import Recurrent
-from impls.linear.delta import LONGEST, states_of
-from impls.linear.gla import _Halved
+from impls.linear.decay import LONGEST, Recurrent, states_of
+from impls.linear.halving import Halved
 from impls.linear.unrolled import unrolled
 from impls.problem import Problem
 
@@ -141,7 +140,7 @@ class Kda(GatedDelta):
         alpha_bhtld = self._halvable(self.keys(g_bhm).exp(), 1.0)
         both_bhtgld = torch.stack([self._halvable(x) for x in (q_bhtld, k_bhtld)], 3)
         k_bhtld = self._halvable(k_bhtld)
-        scores, faded, k_left, whole = _Halved.apply(both_bhtgld, k_bhtld, alpha_bhtld)  # type: ignore[no-untyped-call]
+        scores, faded, k_left, whole = Halved.apply(both_bhtgld, k_bhtld, alpha_bhtld)  # type: ignore[no-untyped-call]
         n = self.length
         (p, overlaps), (q_faded, k_faded) = (x[..., :n, :].unbind(3) for x in (scores, faded))
         return p[..., :n], overlaps[..., :n], q_faded, k_faded, k_left[..., :n, :], whole.mT

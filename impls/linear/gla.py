@@ -26,14 +26,13 @@ passes over q and k. Memory: l numbers a token and some d; backward does the hal
 holds log2(l) d.
 """
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from impls.heads import Attend, Define
 from impls.linear.decay import Gates, Recurrent, gates_from, states_before
+from impls.linear.halving import Halved
 from impls.linear.unrolled import unrolled
 from impls.problem import Problem
 
@@ -108,7 +107,7 @@ class Gla(Recurrent):
         v_bctle = self._halvable(self.keys(v_bcme.to(self.wide)))
         q_bctgld = self.queries(q_bhnd.to(self.wide) * self.problem.scale)
         q_bctgld = self._halvable(q_bctgld.unflatten(3, (-1, self.length)))
-        parts = _Halved.apply(q_bctgld, k_bctld, alpha_bctld)  # type: ignore[no-untyped-call]
+        parts = Halved.apply(q_bctgld, k_bctld, alpha_bctld)  # type: ignore[no-untyped-call]
         scores_bctgll, q_bctgld, k_bctld, decay_bctxd = parts
         out_bctre = scores_bctgll.flatten(3, 4) @ v_bctle
         added, decay = k_bctld.mT @ v_bctle, decay_bctxd.mT
@@ -134,76 +133,6 @@ class Gla(Recurrent):
     def token(self, k_bcd: Tensor, v_bce: Tensor, state_bcde: Tensor, *gates: Tensor) -> Tensor:
         """S = diag(alpha) S + k v^T."""
         return gates[0].exp()[..., None] * state_bcde + k_bcd[..., None] * v_bce[..., None, :]
-
-
-class _Halved(torch.autograd.Function):
-    """The scores of the chunks, q faded from a chunk's beginning, k to its end, alpha of it all.
-
-    Backward does the halving again: what it fades in place is not kept.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, q_bctgld: Tensor, k_bctld: Tensor, alpha_bctld: Tensor) -> Any:
-        ctx.save_for_backward(q_bctgld, k_bctld, alpha_bctld)
-        q, k, total = q_bctgld * alpha_bctld[:, :, :, None], k_bctld.clone(), alpha_bctld
-        scores = q.new_zeros(*q.shape[:-1], q.shape[-2])
-        scores.diagonal(dim1=-2, dim2=-1).copy_((q_bctgld * k_bctld[:, :, :, None]).sum(-1))
-        for size in _sizes(k):
-            q_r, k_l = _halves(q, size)[1], _halves(k, size)[0]
-            _across(scores, size).copy_(q_r @ k_l[:, :, :, None].mT)
-            total_l, total_r = total.unflatten(3, (-1, 2)).unbind(4)
-            q_r *= total_l[:, :, :, None, :, None]
-            k_l *= total_r[..., None, :]
-            total = total_l * total_r
-        return scores, q, k, total
-
-    @staticmethod
-    def backward(ctx: Any, d_scores: Tensor, d_q: Tensor, d_k: Tensor, d_total: Tensor) -> Any:
-        q_bctgld, k_bctld, alpha_bctld = ctx.saved_tensors
-        steps = _steps(q_bctgld * alpha_bctld[:, :, :, None], k_bctld.clone(), alpha_bctld)
-        d_q, d_k = d_q.clone(), d_k.clone()
-        for size, q_r, k_l, total_l, total_r in reversed(steps):
-            d_q_r, d_k_l = _halves(d_q, size)[1], _halves(d_k, size)[0]
-            d_across = _across(d_scores, size)
-            d_total_l = (d_q_r * q_r).sum((3, 5)) + d_total * total_r
-            d_total_r = (d_k_l * k_l).sum(4) + d_total * total_l
-            d_total = torch.stack((d_total_l, d_total_r), 4).flatten(3, 4)
-            d_q_r.mul_(total_l[:, :, :, None, :, None]).add_(d_across @ k_l[:, :, :, None])
-            d_k_l.mul_(total_r[..., None, :]).add_((d_across.mT @ q_r).sum(3))
-        own = d_scores.diagonal(dim1=-2, dim2=-1)[..., None]
-        d_alpha = (d_q * q_bctgld).sum(3) + d_total
-        d_q.mul_(alpha_bctld[:, :, :, None]).addcmul_(own, k_bctld[:, :, :, None])
-        return d_q, d_k.add_((own * q_bctgld).sum(3)), d_alpha
-
-
-def _steps(q: Tensor, k: Tensor, total: Tensor) -> list[tuple[int, Tensor, Tensor, Tensor, Tensor]]:
-    """Every halving once more: its right queries, its left keys and the totals of both halves."""
-    steps = []
-    for size in _sizes(k):
-        q_r, k_l = _halves(q, size)[1], _halves(k, size)[0]
-        total_l, total_r = total.unflatten(3, (-1, 2)).unbind(4)
-        steps.append((size, q_r.clone(), k_l.clone(), total_l, total_r))
-        q_r *= total_l[:, :, :, None, :, None]
-        k_l *= total_r[..., None, :]
-        total = total_l * total_r
-    return steps
-
-
-def _sizes(k_bctld: Tensor) -> list[int]:
-    """Sizes of halves, from the smallest."""
-    return [1 << i for i in range(k_bctld.shape[3].bit_length() - 1)]
-
-
-def _halves(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """The left and the right half of every block of two sizes, as views: [..., blocks, size, d]."""
-    left, right = x.unflatten(-2, (-1, 2, size)).unbind(-3)
-    return left, right
-
-
-def _across(scores: Tensor, size: int) -> Tensor:
-    """Those of right queries and left keys of every block, as a view: [..., blocks, size, size]."""
-    halves = scores.unflatten(-1, (-1, 2, size)).unflatten(-4, (-1, 2, size))
-    return halves[..., 1, :, :, 0, :].diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
 
 
 def of_keys(problem: Problem, seed: int) -> Gates:
