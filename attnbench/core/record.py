@@ -310,6 +310,8 @@ class Record(Part, frozen=True):
             msgspec.structs.force_setattr(self, "status", Status(self.status))
         if not isinstance(self.problem, Problem):
             msgspec.structs.force_setattr(self, "problem", recorded_problem(self.problem))
+        if self.options and (variant := under_present_name(self.variant, self.options)):
+            msgspec.structs.force_setattr(self, "variant", variant)
         if self.time is not None and self.status is not Status.MEASURED:
             raise InvalidRecord(f"a record that is {self.status} can't carry a time")
         if self.status is not Status.MEASURED and not self.reason:
@@ -365,6 +367,19 @@ class Record(Part, frozen=True):
                 "update attnbench, or measure again with this one"
             )
         return super().from_dict(values)
+
+
+FORMER_GATES = {"gla": "key", "delta": "key", "ssd": "key", "retention": "fixed"}
+"""By row, the gates that it had before they became inputs."""
+
+
+def under_present_name(variant: str, options: Mapping[str, Any]) -> str | None:
+    """The name now of a variant of an older record; None where it has not changed."""
+    name, _, given = variant.partition("?")
+    if name not in FORMER_GATES or options.get("gates", "") == "input" or "gates=" in given:
+        return None
+    words = [*filter(None, given.split("&")), f"gates={FORMER_GATES[name]}"]
+    return f"{name}?{'&'.join(sorted(words))}"
 
 
 def recorded_problem(values: Any) -> Problem:

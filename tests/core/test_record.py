@@ -216,3 +216,19 @@ def test_a_slow_host_is_no_doubt_of_a_time_whose_calls_were_queued_ahead():
     slow = "launch-bound: 35 µs by events, 78 µs from end to end"
     gaps = "launch-bound: the host takes 1 ms to queue a call, so gaps are in its time"
     assert TIME.with_(flags=[slow, "drifting", gaps]).doubts == ["drifting", gaps]
+
+
+@pytest.mark.parametrize(
+    ("variant", "options", "name"),
+    [
+        ("gla", {"chunk": 64, "seed": 0}, "gla?gates=key"),
+        ("gla?chunk=32", {"chunk": 32, "gates": "key"}, "gla?chunk=32&gates=key"),
+        ("retention", {"chunk": 64}, "retention?gates=fixed"),
+        ("delta?gates=key", {"chunk": 64, "gates": "key"}, "delta?gates=key"),
+        ("ssd", {"chunk": 64, "gates": "input"}, "ssd"),
+        ("sdpa", {}, "sdpa"),
+    ],
+)
+def test_a_record_of_gates_that_keys_made_goes_by_that_form(variant, options, name):
+    values = Record(status="failed", reason="x", variant=variant, problem=Problem()).to_dict()
+    assert Record.from_dict({**values, "options": options}).variant == name

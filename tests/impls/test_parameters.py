@@ -67,7 +67,7 @@ def test_eight_rows_take_each_parameter_and_the_others_say_that_they_do_not():
         assert expected | {"triton.flash"} <= set(takes)
     sentence = impls.table().rows["sdpa"].supports(problem(softcap=2.0))
     assert sentence == "sdpa takes no softcap"
-    assert impls.table().rows["gla"].supports(problem(scale=2.0)) == "gla takes no scale"
+    assert impls.table().rows["gla"].supports(problem(softcap=2.0)) == "gla takes no softcap"
 
 
 def capped_late(p):

@@ -23,8 +23,8 @@ CAUSAL = Problem(
     mask=Mask.parse("causal"),
 )  # fmt: skip
 GATED = {
-    "gla?gates=input": "g", "retention?gates=input": "g", "delta?gates=input": "beta",
-    "ssd?gates=input": "g dt", "gated_delta": "g beta", "kda": "g beta",
+    "gla": "g", "retention": "g", "delta": "beta",
+    "ssd": "g dt", "gated_delta": "g beta", "kda": "g beta",
 }  # fmt: skip
 FORMS = {
     "forward": {},

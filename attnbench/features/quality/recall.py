@@ -145,7 +145,7 @@ SIX = (
     "dilated?dilation=1&width=32",
     "linear.elu",
     "linear.taylor",
-    "ssd",
+    "ssd?gates=key",
     "performer?features=64",
 )
 CPU = Setting(seq=96, pairs=(4, 8, 16, 32), width=32)
@@ -161,7 +161,9 @@ PRESETS = {
         replace(CPU, pairs=(4, 8), seq=48, steps=200), (BASELINE, "linear.elu")
     ),
     # not yet run on a GPU
-    "gpu": RecallPreset(GPU, (*SIX, "topk", "hedgehog", "retention", "gla", "delta")),
+    "gpu": RecallPreset(
+        GPU, (*SIX, "topk", "hedgehog", "retention?gates=fixed", "gla?gates=key", "delta?gates=key")
+    ),
 }
 
 

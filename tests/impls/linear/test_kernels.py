@@ -123,7 +123,7 @@ def test_a_cosine_with_zeros_is_none_and_has_no_gradient():
 NAMES = ["linear.identity", "linear.elu", "cosformer", "linear.taylor", "hedgehog", "cosine"]
 
 
-@pytest.mark.parametrize("name", [*NAMES, "gla?chunk=50"])
+@pytest.mark.parametrize("name", [*NAMES, "gla?chunk=50&gates=key"])
 def test_long_sequences_are_done_a_stretch_at_a_time_where_nothing_is_kept(name):
     unequal = [(2500, 3100), (2600, 2100)] if name in ("linear.elu", "cosformer") else []
     for n, m in [(2049, 2049), *unequal]:

@@ -95,6 +95,11 @@ def of_ssd(q, k, v, p):
     return faded(q, k, dt[..., None] * v, p, dt * a[:, None])
 
 
+def of_keys(name):
+    """The row whose gates come of the keys, or are fixed."""
+    return f"{name}?gates={'fixed' if name == 'retention' else 'key'}"
+
+
 PAPERS = {"retention": of_retention, "gla": of_gla, "delta": of_delta, "ssd": of_ssd}
 GATED = {
     "retention": faded,
@@ -111,7 +116,7 @@ def test_gates_that_are_inputs_are_those_of_the_recurrence(name, chunk, new):
     phase = {"phase": "decode", "q_len": new} if new else {"phase": "train"}
     p = problem(length=75).with_(**phase)
     inputs = make(p, 0, operators.inputs(name, p))
-    attend, define = both_forms(f"{name}?gates=input&chunk={chunk}", p)
+    attend, define = both_forms(f"{name}?chunk={chunk}", p)
     leaves = inputs.map(lambda x: x.requires_grad_(not new))
     by_place, gates = leaves.arguments
     rows = torch.arange(p.q_len)
@@ -132,9 +137,9 @@ def test_gates_that_are_inputs_are_those_of_the_recurrence(name, chunk, new):
 @pytest.mark.parametrize("name", GATED)
 def test_a_layer_has_no_gates_to_give_and_a_call_must(name):
     with pytest.raises(InvalidRow, match="takes q, k and v alone"):
-        table().find(f"mha?core={name}(gates=input)")
+        table().find(f"mha?core={name}")
     with pytest.raises(CantBeDone, match=r"it takes (g|beta).* too, by name"):
-        attnbench.attention(f"{name}?gates=input")(*torch.randn(3, 1, 2, 9, 4))
+        attnbench.attention(name)(*torch.randn(3, 1, 2, 9, 4))
 
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-11}
@@ -154,7 +159,7 @@ def test_chunks_of_any_size_and_the_definition_give_the_recurrence_of_the_paper(
         monkeypatch.setattr(unrolled, "CACHE_BYTES", fits)
         p = problem(inputs=inputs)
         leaves, rows = make(p, 0).qkv, torch.tensor([74, 0, 31, 31])
-        attend, define = both_forms(f"{name}?chunk={chunk}", p)
+        attend, define = both_forms(f"{of_keys(name)}&chunk={chunk}", p)
         want = by_hand(name, leaves, p)
         np.testing.assert_allclose(attend(*leaves).numpy(), want, **CLOSE)
         np.testing.assert_allclose(define(*leaves, rows).numpy(), want[:, :, rows], **CLOSE)
@@ -171,7 +176,7 @@ def test_the_direct_form_is_the_walk_token_by_token(monkeypatch, name, inputs):
     monkeypatch.setattr(unrolled, "STRETCH", 2)
     for walked_to in (300, 0):
         monkeypatch.setattr(unrolled, "WALKED", walked_to)
-        define = both_forms(name, p)[1]
+        define = both_forms(of_keys(name), p)[1]
         of_rows = functools.partial(lambda define, *qkv: define(*qkv, rows), define)
         leaves = make(p, 0).qkv
         results.append((define(*leaves, rows), *differentiated(of_rows, leaves)))
@@ -185,11 +190,11 @@ def test_the_cost_is_that_of_the_recurrence(name):
     operations = {"delta": 4}.get(name, 2)
     gate = {"retention": 0, "gla": 64 * 16}.get(name, 2 * 16)
     forward = keys * (operations * numbers + gate) + queries * 2 * numbers
-    assert cost(name, problem(phase="forward")).flops == forward
-    assert cost(name, problem(phase="train")).flops == 3 * forward
+    assert cost(of_keys(name), problem(phase="forward")).flops == forward
+    assert cost(of_keys(name), problem(phase="train")).flops == 3 * forward
     step = problem(phase="decode", q_len=1)
-    assert cost(name, step).flops * 75 == forward
-    assert cost(name, step) == cost(name, step.with_(kv_len=5000))
+    assert cost(of_keys(name), step).flops * 75 == forward
+    assert cost(of_keys(name), step) == cost(of_keys(name), step.with_(kv_len=5000))
 
 
 def test_gates_that_close_to_nothing_overflow_nowhere():

@@ -50,7 +50,8 @@ def test_a_file_is_a_text_a_line_or_refused(tmp_path, content, text):
 @pytest.mark.parametrize(
     ("name", "status", "reason"),
     [
-        ("retention", "refused", "retention takes the masks causal on cpu, not none"),
+        ("retention?gates=fixed", "refused", "takes the masks causal on cpu, not none"),
+        ("retention", "refused", "retention takes g besides q, k and v, which the call has not"),
         ("mha", "refused", "mha is a layer"),
         ("sdpa", None, ""),
     ],
@@ -112,7 +113,7 @@ def test_made_up_inputs_and_each_layer_are_judged_and_each_cell_is_a_row(tmp_pat
         return real.plan_sources(asked, sources, session)
 
     tried = {cell.variant.name: cell.left_out is None for cell in plan().cells}
-    assert tried["topk"] and tried["mean_v"] and not tried["retention"] and "sdpa" not in tried
+    assert tried["topk"] and tried["mean_v"] and "sdpa" not in tried
     rows = list(real.judge_sources(plan("topk"), sources, SimpleNamespace(ask=judge), 0))
     assert [row["source"] for row in rows] == ["normal", "peaky", "outliers", "layer 0"]
     assert all((row["skill"], row["entropy"]) == (0.75, 0.6) for row in rows)

@@ -102,16 +102,16 @@ def test_the_baselines_own_time_is_the_budget_of_all(carried):
 
 
 def test_a_refusal_is_told_and_the_others_go_on(carried):
-    refusal = {"status": "refused", "reason": "gla wants something else", "curve": []}
-    rows, _, lines = carried("gla", "linear.elu", "flash_attn2", gla=refusal)
+    refusal = {"status": "refused", "reason": "hedgehog wants something else", "curve": []}
+    rows, _, lines = carried("hedgehog", "linear.elu", "flash_attn2", hedgehog=refusal)
     names = [row["variant"] for row in rows]
-    assert (names.count("gla"), names.count("linear.elu")) == (2, 2)
-    assert any("gla wants something else" in line for line in lines)
+    assert (names.count("hedgehog"), names.count("linear.elu")) == (2, 2)
+    assert any("hedgehog wants something else" in line for line in lines)
     assert lines[0].startswith("flash_attn2 is not trained: unavailable")
 
 
 def test_a_logit_depends_on_earlier_tokens_and_on_no_later_one():
-    at, built = 23, Built(impls.table().find("delta"))
+    at, built = 23, Built(impls.table().find("delta?gates=key"))
     setting = Setting(seq=40, pairs=(4, 8), width=16, keys=12, values=8, batch=3)
     model = RecallModel(setting, lambda q, k, v: built(q, k, v, recall.CAUSAL), 1)
     tokens_bn = torch.from_numpy(np.random.default_rng(0).integers(20, size=(3, setting.seq)))
