@@ -34,11 +34,15 @@ def _row(name: str, title: str, build: str, origin: str, **more: Any) -> Variant
     )  # fmt: skip
 
 
-def _fla(name: str, title: str, cost: str, paper: str) -> Variant:
+def _fla(
+    name: str, title: str, cost: str, paper: str, operator: str = "its own operator"
+) -> Variant:
+    gated = operator != "its own operator"
     return _row(
-        f"fla.{name}", title, f"fla:build_{name}", "fla-core", operator="its own operator",
-        definition=f"impls.external.fla:define_{name}", cost=f"impls.external.cost:{cost}",
-        masks=("causal",), phases=_WHOLE, gqa=False,
+        f"fla.{name}", title, f"fla:build_{name}", "fla-core", operator=operator,
+        definition=f"impls.external.fla:define_{'gated' if gated else name}",
+        cost=f"impls.external.cost:{cost}", parameters=("scale", "state") if gated else ("scale",),
+        masks=("causal",), phases=_WHOLE, gqa=operator in ("gated_delta", "kda"),
         cross=False, head_dims=(16, 256), paper=paper,
         requires=("fla-core>=0.6", "triton>=3.0"), untried=name not in ("linear", "retention"),
     )  # fmt: skip
@@ -138,7 +142,10 @@ ROWS = [
     ),
     _fla("linear", "linear attention, elu + 1", "state_of_features", "arXiv:2006.16236"),
     _fla("retention", "retention, a fixed decay a head", "state", "arXiv:2307.08621"),
-    _fla("gla", "gated linear attention", "gates_wide", "arXiv:2312.06635"),
-    _fla("simple_gla", "a gate a token, Mamba-2's form", "gates_one", "arXiv:2405.21060"),
-    _fla("delta", "the delta rule", "gates_delta", "arXiv:2406.06484"),
+    _fla("gla", "gated linear attention", "state", "arXiv:2312.06635", "gla"),
+    _fla("simple_gla", "a decay a token, Mamba-2's form", "state", "arXiv:2405.21060",
+         "retention"),
+    _fla("delta", "the delta rule", "delta", "arXiv:2406.06484", "delta"),
+    _fla("gated_delta", "the gated delta rule", "delta", "arXiv:2412.06464", "gated_delta"),
+    _fla("kda", "the delta rule with a decay a channel", "delta", "arXiv:2510.26692", "kda"),
 ]  # fmt: skip

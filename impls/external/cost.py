@@ -40,23 +40,8 @@ def delta(problem: Problem) -> Cost:
     return _state(problem, 3)
 
 
-def gates_wide(problem: Problem) -> Cost:
-    """A gate for each channel: d x d a token on top of the state."""
-    return _state(problem, 2, gate=problem.head_dim)
-
-
-def gates_one(problem: Problem) -> Cost:
-    """A gate for each token: d a token on top of the state."""
-    return _state(problem, 2, gate=1)
-
-
-def gates_delta(problem: Problem) -> Cost:
-    """The delta rule with a gate for each token."""
-    return _state(problem, 3, gate=1)
-
-
-def _state(problem: Problem, products: int, more: int = 0, gate: int = 0) -> Cost:
+def _state(problem: Problem, products: int, more: int = 0) -> Cost:
     d, e = problem.head_dim, problem.v_head_dim
     tokens = problem.batch * problem.heads * problem.kv_len
-    flops = 2 * tokens * d * (products * (e + more) + gate)
+    flops = 2 * tokens * d * products * (e + more)
     return Cost(by_phase(problem, flops), end_bytes(problem))

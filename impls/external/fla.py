@@ -1,31 +1,32 @@
 """flash-linear-attention (fla-core): operators with a state, by its chunked Triton kernels.
 
-One state S of d x e a head; x' is x d^-1/2. Per token:
+One state S of d x e a head; q' is q times the scale. Per token:
 
     linear        S += f(k) v^T;                z += f(k);  out = f(q) S / f(q) z;   f = elu + 1
     retention     S = a S + k v^T;              out = q' S;  a = 1 - 2^(-5-h) of head h
-    gla           S = diag(exp g) S + k v^T;    out = q' S;  g = log sigmoid(k W) / 16, d wide
-    simple_gla    S = exp(g) S + k v^T;         out = q' S;  g = log sigmoid(k w) / 16, one number
-    delta         S += b k (v - k^T S)^T;       out = q' S;  b = sigmoid(k w), |q| = |k| = 1
+    gla           S = diag(exp g) S + k v^T;    out = q' S
+    simple_gla    S = exp(g) S + k v^T;         out = q' S;  Mamba-2's SSD form
+    delta         S += b k (v - k^T S)^T;       out = q' S
+    gated_delta   S' = exp(g) S;  S = S' + b k (v - k^T S')^T;  out = q' S
+    kda           the same with diag(exp g)
 
-simple_gla is Mamba-2's SSD form. Models compute gates from the token; here only the keys are at
-hand, so the gates come from them through a fixed random projection (seeded, the same in every
-head, rows of unit variance), at every call and with their gradient. Gates are computed in float32.
+g and b, named beta, are inputs, and so is the state before the first token where a problem has one;
+linear and retention have neither. The models divide q and k of the delta rules by their length
+before. simple_gla computes the operator that the table calls retention.
 
 All are causal and see every earlier token through the state, so the mask is causal and nothing
-else. The library needs as many key/value heads as query heads. linear, retention, gla and
-simple_gla take v_head_dim of their own. Half precision only: delta refuses float32, the others
-would multiply in TF32. The kernels want heads after tokens, so q, k and v are copied at each call.
+else. The delta rules with decays share heads of keys among heads of values; the others have as many
+of one as of the other. Half precision only: delta refuses
+float32, the others would multiply in TF32. The kernels want heads after tokens, so tensors are
+copied at each call.
 
-The definitions are plain: sums over pairs (linear, retention, simple_gla), or the recurrence above,
-token by token (gla, delta).
+The definitions are plain: sums over pairs (linear, retention), or the recurrence above, token by
+token.
 
-arXiv:2006.16236, 2307.08621, 2312.06635, 2405.21060, 2406.06484. Cost: about 4 d e
-FLOPs a token and head forward (delta 6), gates besides; memory linear in n.
+arXiv:2006.16236, 2307.08621, 2312.06635, 2405.21060, 2406.06484, 2412.06464, 2510.26692. Cost:
+about 4 d e FLOPs a token and head forward (delta rules 6); memory linear in n.
 """
 
-import math
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -39,33 +40,7 @@ from impls.problem import Problem
 from impls.spec import Unavailable
 
 REMEDY = "pip install 'fla-core>=0.6' triton"
-SEED, SOFTNESS, TINY, UNIT_TINY = 2406, 16.0, 1e-10, 1e-6
-Gate = Callable[[Tensor], Tensor]
-
-
-def projection(problem: Problem, columns: int) -> Tensor:
-    """Random numbers [d, columns] of variance 1 / d in the problem's dtype; the same each time."""
-    dice = torch.Generator().manual_seed(SEED)
-    matrix = torch.randn(problem.head_dim, columns, generator=dice, dtype=torch.float64)
-    matrix = matrix / math.sqrt(problem.head_dim)
-    return matrix.to(getattr(torch, problem.dtype)).to(problem.device)
-
-
-def gates(problem: Problem, columns: int, to_gate: Gate) -> Gate:
-    """``gate(k) -> to_gate(k W)``, [..., columns], or [...] for one column."""
-    w = projection(problem, columns)
-
-    def gate(k: Tensor) -> Tensor:
-        wide = torch.promote_types(k.dtype, torch.float32)
-        logits = to_gate(k.to(wide) @ w.to(wide))
-        return logits.squeeze(-1) if columns == 1 else logits
-
-    return gate
-
-
-def forget(x: Tensor) -> Tensor:
-    """The logarithm of how much of the state is kept."""
-    return F.logsigmoid(x) / SOFTNESS
+TINY = 1e-10
 
 
 def features(x: Tensor) -> Tensor:
@@ -112,38 +87,49 @@ def build_retention(problem: Problem) -> Attend:
     return attend
 
 
-def _gated(problem: Problem, kernel: Any, unit: bool, **gate_of: Gate) -> Attend:
-    more = {"use_qk_l2norm_in_kernel": True} if unit else {}
+def _gated(problem: Problem, row: str, module: str, name: str) -> Attend:
+    """A kernel of tokens before heads, whose gates come by name."""
+    kernel = _kernel(problem, row, module, name)
 
-    def attend(q_bhnd: Tensor, k_bhnd: Tensor, v_bhne: Tensor) -> Tensor:
-        k_bnhd = swap(k_bhnd)
-        gate_values = {name: gate(k_bnhd) for name, gate in gate_of.items()}
-        if "beta" in gate_values:
-            gate_values["beta"] = gate_values["beta"].to(v_bhne.dtype)
-        out = kernel(
-            swap(q_bhnd), k_bnhd, swap(v_bhne), scale=problem.scale, **gate_values, **more
-        )[0]  # fmt: skip
-        return swap(out)
+    def attend(
+        q_bhnd: Tensor, k_bhnd: Tensor, v_bhne: Tensor, state: Tensor | None = None,
+        return_state: bool = False, **gates: Tensor,
+    ) -> Any:  # fmt: skip
+        by_token = {name: gate.transpose(1, 2).contiguous() for name, gate in gates.items()}
+        if "beta" in by_token:
+            by_token["beta"] = by_token["beta"].to(v_bhne.dtype)
+        out, after = kernel(
+            swap(q_bhnd), swap(k_bhnd), swap(v_bhne), scale=problem.scale, initial_state=state,
+            output_final_state=return_state, **by_token,
+        )[:2]  # fmt: skip
+        return (swap(out), after) if return_state else swap(out)
 
     return attend
 
 
 def build_gla(problem: Problem) -> Attend:
-    """``chunk_gla``: a gate for each channel."""
-    kernel = _kernel(problem, "fla.gla", "gla", "chunk_gla")
-    return _gated(problem, kernel, False, g=gates(problem, problem.head_dim, forget))
+    """``chunk_gla``: a decay for each channel."""
+    return _gated(problem, "fla.gla", "gla", "chunk_gla")
 
 
 def build_simple_gla(problem: Problem) -> Attend:
-    """``chunk_simple_gla``: a gate for each token."""
-    kernel = _kernel(problem, "fla.simple_gla", "simple_gla", "chunk_simple_gla")
-    return _gated(problem, kernel, False, g=gates(problem, 1, forget))
+    """``chunk_simple_gla``: a decay a token."""
+    return _gated(problem, "fla.simple_gla", "simple_gla", "chunk_simple_gla")
 
 
 def build_delta(problem: Problem) -> Attend:
-    """``chunk_delta_rule`` with queries and keys of length one."""
-    kernel = _kernel(problem, "fla.delta", "delta_rule", "chunk_delta_rule")
-    return _gated(problem, kernel, True, beta=gates(problem, 1, torch.sigmoid))
+    """``chunk_delta_rule``."""
+    return _gated(problem, "fla.delta", "delta_rule", "chunk_delta_rule")
+
+
+def build_gated_delta(problem: Problem) -> Attend:
+    """``chunk_gated_delta_rule``."""
+    return _gated(problem, "fla.gated_delta", "gated_delta_rule", "chunk_gated_delta_rule")
+
+
+def build_kda(problem: Problem) -> Attend:
+    """``chunk_kda``."""
+    return _gated(problem, "fla.kda", "kda", "chunk_kda")
 
 
 # ---- the definitions -----------------------------------------------------------------------------
@@ -180,48 +166,30 @@ def define_retention(problem: Problem) -> Define:
     return define
 
 
-def define_simple_gla(problem: Problem) -> Define:
-    """Scores faded by the gates between."""
-    gate = gates(problem, 1, forget)
+def define_gated(problem: Problem) -> Define:
+    """Token by token: the state fades, and what it says of the key is taken off the value."""
 
-    def define(q: Tensor, k: Tensor, v: Tensor, rows: Tensor) -> Tensor:
-        sums = gate(k).cumsum(-1)
-        decays = sums[:, :, rows, None] - sums[:, :, None]
-        return _pairs(q[:, :, rows] * problem.scale, k, rows, decays) @ v
-
-    return define
-
-
-def _recurrence(problem: Problem, unit: bool, g: Gate | None, beta: Gate | None) -> Define:
-    def define(q: Tensor, k: Tensor, v: Tensor, rows: Tensor) -> Tensor:
-        keep = None if g is None else g(k).exp().to(v.dtype)
-        write = None if beta is None else beta(k).to(v.dtype)
-        q = q * (q.square().sum(-1, keepdim=True) + UNIT_TINY).rsqrt() if unit else q
-        k = k * (k.square().sum(-1, keepdim=True) + UNIT_TINY).rsqrt() if unit else k
+    def define(
+        q: Tensor, k: Tensor, v: Tensor, rows: Tensor, g: Tensor | None = None,
+        beta: Tensor | None = None, state: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        q, k = (x.repeat_interleave(v.shape[1] // x.shape[1], 1) for x in (q, k))
         outputs = {int(row) for row in rows.tolist()}
-        state = v.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1])
+        zeros = v.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1])
+        state_bhde = zeros if state is None else state.to(v.dtype)
         out: dict[int, Tensor] = {}
         for n in range(max(outputs) + 1):
             k_bhd, v_bhe = k[:, :, n], v[:, :, n]
-            if keep is not None:
-                fade = keep[:, :, n]
-                state = state * (fade[..., None] if fade.ndim == 3 else fade[..., None, None])
-            if write is not None:
-                old_bhe = (k_bhd[..., None] * state).sum(-2)
-                v_bhe = write[:, :, n, None] * (v_bhe - old_bhe)
-            state = state + k_bhd[..., None] * v_bhe[..., None, :]
+            if g is not None:
+                fade = g[:, :, n].exp().to(v.dtype)
+                fade = fade[..., None] if fade.ndim == 3 else fade[..., None, None]
+                state_bhde = state_bhde * fade
+            if beta is not None:
+                old_bhe = (k_bhd[..., None] * state_bhde).sum(-2)
+                v_bhe = beta[:, :, n, None].to(v.dtype) * (v_bhe - old_bhe)
+            state_bhde = state_bhde + k_bhd[..., None] * v_bhe[..., None, :]
             if n in outputs:
-                out[n] = ((q[:, :, n] * problem.scale)[..., None] * state).sum(-2)
+                out[n] = ((q[:, :, n] * problem.scale)[..., None] * state_bhde).sum(-2)
         return torch.stack([out[int(row)] for row in rows.tolist()], 2)
 
     return define
-
-
-def define_gla(problem: Problem) -> Define:
-    """Token by token, the state faded channel by channel."""
-    return _recurrence(problem, False, gates(problem, problem.head_dim, forget), None)
-
-
-def define_delta(problem: Problem) -> Define:
-    """Token by token, what the state already says of the key taken off the value."""
-    return _recurrence(problem, True, None, gates(problem, 1, torch.sigmoid))

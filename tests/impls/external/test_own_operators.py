@@ -6,7 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from impls.external import fla
+import impls
+from attnbench.gate.inputs import make
+from impls import operators
 from tests.impls.external import stand_ins
 from tests.impls.external.stand_ins import attention, build
 from tests.impls.small import inputs
@@ -15,18 +17,20 @@ SPARSE = {
     "batch": 1, "heads": 2, "kv_heads": 1, "q_len": 128, "kv_len": 192, "head_dim": 16,
     "v_head_dim": 16, "phase": "forward",
 }  # fmt: skip
-KERNELS = {name: name for name in ("retention", "gla", "simple_gla")}
-KERNELS |= {"linear": "linear_attn", "delta": "delta_rule"}
+KERNELS = {name: name for name in ("retention", "gla", "simple_gla", "kda")}
+KERNELS |= {"linear": "linear_attn", "delta": "delta_rule", "gated_delta": "gated_delta_rule"}
+TABLE = impls.table()
 
 
 def problem(mask="causal", **changes):
     return stand_ins.problem(mask, **{"heads": 3, "kv_heads": 3, "v_head_dim": 24, **changes})
 
 
-def walked(q, k, v, keep=1.0, beta=None):
+def walked(q, k, v, keep=1.0, beta=None, state=None):
     """Token by token: q_t S_t, where S is kept in part and written to."""
-    keep = torch.as_tensor(keep, dtype=q.dtype).expand(q.shape)
-    state, out = torch.zeros(*q.shape[:2], q.shape[3], v.shape[3], dtype=q.dtype), []
+    keep, out = torch.as_tensor(keep, dtype=q.dtype).expand(q.shape), []
+    if state is None:
+        state = torch.zeros(*q.shape[:2], q.shape[3], v.shape[3], dtype=q.dtype)
     for t in range(q.shape[2]):
         value, state = v[:, :, t], state * keep[:, :, t, :, None]
         if beta is not None:  # the delta rule writes what is not there yet
@@ -37,53 +41,56 @@ def walked(q, k, v, keep=1.0, beta=None):
 
 
 def kernel(library, operator, p):
-    """The library's kernel as it documents itself: tokens before heads, gates given, which are
-    those of the papers, of the adapter's own projection."""
+    """The library's kernel as it documents itself: tokens before heads, gates by name."""
     decays = (1 - 2.0 ** (-5.0 - torch.arange(p.heads)))[:, None, None]  # of retention's heads
 
     def compute(call):
-        assert call.q.shape == (p.batch, p.q_len, p.heads, p.head_dim) == call.k.shape
+        assert call.q.shape == (p.batch, p.q_len, p.kv_heads, p.head_dim) == call.k.shape
         assert call.v.shape == (p.batch, p.q_len, p.heads, p.v_head_dim)
         q, k, v = (x.transpose(1, 2) for x in (call.q, call.k, call.v))
-        share = (k @ fla.projection(p, p.head_dim if operator == "gla" else 1)).sigmoid()
-        keep, beta = decays if operator == "retention" else 1.0, None
-        if operator in ("gla", "simple_gla"):
+        q, k = (x.repeat_interleave(p.group, 1) for x in (q, k))
+        keep, beta, state = decays if operator == "retention" else 1.0, None, None
+        if operator not in ("retention", "linear"):
+            state = call.initial_state
+        if hasattr(call, "g"):
+            assert call.g.dtype == torch.float32
             keep = call.g.exp().reshape(*call.g.shape[:3], -1).transpose(1, 2)
-            torch.testing.assert_close(keep, share ** (1 / 16))
-            assert operator == "simple_gla" or call.g.dtype == torch.float32
-        elif operator == "delta":
-            assert call.use_qk_l2norm_in_kernel and call.beta.dtype == call.v.dtype
+        if hasattr(call, "beta"):
+            assert call.beta.dtype == call.v.dtype
             beta = call.beta.transpose(1, 2)[..., None]
-            torch.testing.assert_close(beta, share)
-            q, k = (x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt() for x in (q, k))
-        elif operator == "linear":
+        if operator == "linear":
             assert call.normalize
-            torch.testing.assert_close(q, F.elu(leaves[0]) + 1)
+            torch.testing.assert_close(q, F.elu(leaves["q"]) + 1)
             v = torch.cat((v, torch.ones_like(v[..., :1])), -1)  # sums up the weights
-        out = walked(q * call.scale, k, v, keep, beta)
+        out = walked(q * call.scale, k, v, keep, beta, state)
         if operator == "linear":
             out = out[..., :-1] / (out[..., -1:] + 1e-10)
         return out.transpose(1, 2), None
 
-    leaves = [x.requires_grad_() for x in inputs(p)]
+    specs = operators.inputs(TABLE.rows[f"fla.{operator}"].operator, p)
+    leaves = make(p, 3, specs).map(lambda x: x.requires_grad_())
     library.computes(f"fla.ops.{KERNELS[operator]}.chunk_{KERNELS[operator]}", compute)
     return leaves
 
 
+@pytest.mark.parametrize("state", [None, True])
 @pytest.mark.parametrize("operator", KERNELS)
-def test_a_kernel_and_a_definition_are_the_recurrence_of_the_paper(operator, library):
-    p = problem()
+def test_a_kernel_and_a_definition_are_the_recurrence_of_the_paper(operator, state, library):
+    p = problem(state=state)
+    if TABLE.rows[f"fla.{operator}"].gqa:
+        p = p.with_(heads=6)
     leaves = kernel(library, operator, p)
-    wide = [x.detach().double().requires_grad_() for x in leaves]
-    out = build(f"fla.{operator}", p)(*leaves)
+    twins = leaves.map(lambda x: x.detach().double().requires_grad_())
+    (by_place, by_name), (wide, names) = leaves.arguments, twins.arguments
+    out = build(f"fla.{operator}", p)(*by_place, **by_name)
     define = build(f"fla.{operator}", p, "definition")
-    want = define(*wide, torch.arange(p.q_len))
+    want = define(*wide, torch.arange(p.q_len), **names)
     torch.testing.assert_close(out.double(), want, atol=2e-5, rtol=2e-5)
     rows = torch.tensor([10, 0, 4])
-    torch.testing.assert_close(define(*wide, rows), want[:, :, rows], atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(define(*wide, rows, **names), want[:, :, rows], atol=1e-9, rtol=1e-9)
     dout = torch.randn(want.shape, dtype=torch.float64)
-    got = torch.autograd.grad(out, leaves, dout.float())
-    expected = torch.autograd.grad(want, wide, dout)
+    got = torch.autograd.grad(out, list(leaves.values()), dout.float())
+    expected = torch.autograd.grad(want, list(twins.values()), dout)
     for one, other in zip(got, expected, strict=True):
         torch.testing.assert_close(one.double(), other, atol=2e-4, rtol=2e-4)
 
