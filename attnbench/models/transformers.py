@@ -209,7 +209,9 @@ def in_use(mask: Mask | Tensor, q_len: int, kv_len: int) -> tuple[Mask | Tensor,
     return (Mask(), numbers[0]) if len(numbers) == 1 and numbers[0] > 0 else (mask, kv_len)
 
 
-HONOURED = {"scaling", "is_causal", "position_bias", "dropout", "sliding_window"}
+HONOURED = {
+    "scaling", "is_causal", "position_bias", "dropout", "sliding_window", "softcap", "s_aux",
+}  # fmt: skip
 OF_THE_MODEL = """
 cache_position deterministic labels layer_idx logits_to_keep num_items_in_batch output_attentions
 output_hidden_states output_router_logits past_key_value past_key_values position_embeddings
@@ -325,15 +327,21 @@ def _attend(
         whole = Mask((*whole.parts, Part("window", (used, used))), whole.upper_left)
     scale = more.get("scaling")
     dropout = (more.get("dropout") or 0.0) if module.training else 0.0
-    if dropout and any(term.requires_grad for term in terms):
+    sinks, softcap = more.get("s_aux"), more.get("softcap")
+    limits = bool(dropout) or sinks is not None or softcap is not None
+    if limits and any(term.requires_grad for term in terms):
         raise CantBeDone(f"{variant.row.label}: {NO_BIAS_GRADIENT}")
     if scale == 1.0 and variant.row.computes == OWN:
         # a layer that scaled q before (OPT, Whisper, ESM), or has that scale in its weights (T5):
         # an operator of its own is given q as it was without
         query, scale = query * query.shape[-1] ** 0.5, None
     keys, values = key[:, :, :used], value[:, :, :used]
-    out = variant(query, keys, values, whole, scale, dropout_p=dropout)
-    out = with_bias_gradient(out, query, key, value, terms, scale, is_causal)
+    inputs = {} if sinks is None else {"sinks": sinks}
+    out = variant(query, keys, values, whole, scale, dropout_p=dropout, softcap=softcap, **inputs)
+    if not limits:
+        out = with_bias_gradient(out, query, key, value, terms, scale, is_causal)
+    if sinks is not None:  # a row that sees no key gives all to its sink
+        return out.transpose(1, 2).contiguous()
     # such places are padding, and yet some models read what attention makes of them
     out = fill_empty_rows(out, value, mask, by_eager)
     return out.transpose(1, 2).contiguous()

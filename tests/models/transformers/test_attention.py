@@ -14,7 +14,16 @@ from attnbench.models import wrong_level
 from attnbench.models.attention import NotServed, attention
 from impls.masks import Shape
 from tests.models.transformers import small
-from tests.models.transformers.small import asked, by, forward, logits, made, same, tokens
+from tests.models.transformers.small import (
+    asked,
+    by,
+    forward,
+    gradients,
+    logits,
+    made,
+    same,
+    tokens,
+)
 
 EINSUM, CHUNKED = "attnbench:einsum", "attnbench:chunked"
 
@@ -196,8 +205,7 @@ def call(*, mask=None, **asked):
 
 
 REFUSED = [
-    ({"softcap": 50.0}, "softcap is asked for, which no variant does; take attn_implementation"),
-    ({"s_aux": torch.zeros(4)}, "s_aux is asked for"),
+    ({"s_aux": torch.zeros(3)}, "sinks is .heads., here with heads 4; its shape is"),
     ({"a_word_of_tomorrow": False}, "a_word_of_tomorrow is asked for"),
     ({"output_attentions": True}, "output_attentions=True, and no variant hands out its weights"),
     ({"cu_seq_lens_q": torch.tensor([0, 2, 6])}, "cu_seq_lens_q says that sequences are packed"),
@@ -211,6 +219,28 @@ REFUSED = [
 def test_a_word_that_means_something_is_refused_by_its_name(asked, sentence):
     with pytest.raises(NotServed, match=f"^Layer of layer 3: einsum: {sentence}"):
         call(**asked)
+
+
+FULL = ("einsum", "matmul", "chunked", "online", "window.blocked")
+
+
+@pytest.mark.parametrize("pad", ["none", "left"])
+@pytest.mark.parametrize("variant", [*FULL, "sdpa"])
+def test_sinks_of_gpt_oss_are_served(variant, pad):
+    model = made("gpt_oss")
+    with torch.no_grad():
+        for name, sinks in model.named_parameters():
+            if "sinks" in name:
+                sinks.normal_(generator=torch.Generator().manual_seed(1))
+    same(model, f"attnbench:{variant}", asked(model, pad), (forward, gradients, tokens))
+
+
+@pytest.mark.parametrize("pad", ["none", "left"])
+@pytest.mark.parametrize("variant", FULL)
+def test_the_soft_cap_and_the_scale_of_gemma_2_are_served(variant, pad):
+    model = made("gemma2", attn_logit_softcapping=2.0, query_pre_attn_scalar=9)
+    asks = (forward, tokens) if pad == "left" else (forward, gradients, tokens)
+    same(model, f"attnbench:{variant}", asked(model, pad), asks)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert"])
