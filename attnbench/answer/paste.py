@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import impls
 from attnbench.core.call import BACKENDS
 from impls import Table, own_rows
+from impls.errors import CantBeDone
 from impls.masks import Mask
+from impls.operators import further
 from impls.problem import is_usual
 
 if TYPE_CHECKING:
@@ -139,11 +141,18 @@ def lines(
     """
     if details != PLAIN and can_serve(find_row(variant, tables), details) is not None:
         return []
-    more = [] if details.scale is None else [f"scale={details.scale!r}"]
+    settings = dict(problem.parameters)
+    if details.scale is not None:
+        settings["scale"] = details.scale
+    inputs = [*_inputs_by_name(variant, tables)]
+    inputs += [name for name, value in settings.items() if value is True]
+    more = [f"{name}={value!r}" for name, value in settings.items() if value is not True]
+    more += [f"{name}={name}" for name in inputs]
     more += [f"dropout_p={details.dropout!r}"] if details.dropout else []
     notes = ["dropout_p: 0.0 outside training"] if details.dropout else []
     backend = BACKENDS.get(variant.removeprefix("sdpa."), "") if variant != "sdpa" else ""
-    torchs = _mask_for_torch(problem) if backend or variant == "sdpa" else None
+    plain = not settings.keys() - {"scale"}
+    torchs = _mask_for_torch(problem) if plain and (backend or variant == "sdpa") else None
     mask, note = ("mask=mask", "") if any_mask else _mask_for_attnbench(problem)
     comment = "; ".join(filter(None, [note, *notes]))
     comment = f"  # {comment}" if comment else ""
@@ -192,6 +201,14 @@ def find_row(variant: str, tables: Sequence[str] = ()) -> Variant:
     own = own_rows()
     table = Table(dict(own)) if variant.partition("?")[0] in own else impls.table(tables)
     return table.find(variant)
+
+
+def _inputs_by_name(variant: str, tables: Sequence[str]) -> tuple[str, ...]:
+    """What it takes after q, k and v; nothing where an older run's variant is not known here."""
+    try:
+        return further(find_row(variant, tables).operator)
+    except CantBeDone:
+        return ()
 
 
 def in_transformers(variant: str, tables: Sequence[str] = ()) -> list[str]:
