@@ -86,6 +86,7 @@ variants VARIANT *: all of the table if none
 + tables
 --seed N seed: of the inputs; 0 if not given
 --threads N count: all cores but one if not given
+--allocator - plain|kept: freed pages on a CPU: plain, as in a program of its own; or kept
 [search]
 --budget S seconds =240: seconds of the whole search; 240 if not given
 + settings
@@ -127,6 +128,7 @@ $ attnbench env
 --device DEVICE
 --out DIR =results: where the facts are kept, by machine
 --threads N count
+--allocator - plain|kept: as of run
 == trust
 [check] is each variant computing what it says?
 $ attnbench check sdpa flex --mask causal --mask window:255,0

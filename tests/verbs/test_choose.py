@@ -162,6 +162,7 @@ def test_what_is_measured_anew_is_settled_in_pairs_and_kept(chooses, tmp_path, w
     [
         ("protocol", 1),
         ("settings__threads", 99),
+        ("settings__allocator", "kept"),
         ("tables", ["mine.py"]),
         ("legs", []),
         *((f"machine__{name}", 99) for name in ("cpu", "cores", "torch_cuda")),
@@ -175,6 +176,17 @@ def test_only_a_run_of_this_machine_as_it_is_now_is_used_without_its_name(
     assert list(runs.measured_here(tmp_path / "results", None)) == [run]
     told(run, **{path: value})
     assert list(runs.measured_here(tmp_path / "results", None)) == []
+
+
+def test_a_run_with_pages_kept_answers_where_that_is_asked_for(chooses, whole, measures):
+    told(whole, settings__allocator="kept")
+    words = ("--seq", 512, *SHAPE, "--json", "--out", whole.parents[1])
+    _, out, _ = chooses(*words, "--allocator", "kept")
+    answer = json.loads(out)
+    assert answer["source"] == str(whole) and answer["proof"].endswith("--allocator kept")
+    assert not measures
+    chooses(*words)
+    assert measures == [problem(512)]
 
 
 def test_a_run_of_another_protocol_is_a_sentence(chooses, run):

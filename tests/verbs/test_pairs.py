@@ -52,6 +52,7 @@ def test_two_variants_are_compared_on_the_grid(pairs, tmp_path):
         ({}, [{"call_s": 0.001, "floor": 0.02}]),
         ({"protocol": PROTOCOL + 1}, []),
         ({"settings": {"threads": 99}}, []),
+        ({"settings": {"threads": this_machine().threads, "allocator": "kept"}}, []),
     ],
 )
 def test_the_floors_of_this_machine_are_sent_along(pairs, tmp_path, changed, sent):

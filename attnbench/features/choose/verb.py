@@ -67,10 +67,11 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
     """Raise CantBeDone for options that would be ignored."""
     if args.source and args.measure:
         raise CantBeDone("--from answers from runs and --measure measures: leave one of them out")
-    if args.source and args.threads:
-        raise CantBeDone(
-            "--threads conflicts with --from: a run has its own; leave one of them out"
-        )
+    for name in ("threads", "allocator"):
+        if args.source and getattr(args, name):
+            raise CantBeDone(
+                f"--{name} conflicts with --from: a run has its own; leave one of them out"
+            )
     beside = ["--" + name.replace("_", "-") for name in arguments.grid_changes(args)]
     if args.verify != bool(args.program) or (args.verify and args.problems is None):
         raise CantBeDone(
