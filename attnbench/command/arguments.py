@@ -215,6 +215,7 @@ name NAME: a variant, as 'list' names it
 $ attnbench choose --seq 4096 --heads 16 --phase train
 $ attnbench choose --problems calls.json
 $ attnbench choose --problems calls.json --verify -- python train.py
+$ attnbench choose --seq 4096 --for sdpa_kernel
 # the problem: one value each; --seq must be given. Forward, with a causal mask, and one sequence
   of 4 heads of 64 (on a GPU 2 of 16 heads of 128, in bfloat16) if not given
 + axes
@@ -222,6 +223,8 @@ $ attnbench choose --problems calls.json --verify -- python train.py
 --problems FILE: calls as 'attnbench capture' wrote them: an answer each
 --verify: run the program that follows -- as it is and with the advice in place, in turn
 program PROGRAM *: after --, for --verify: python train.py --epochs 1
+--for ENGINE transformers|sdpa_kernel|vllm|diffusers as:engine: in place of Python, what makes this
+  engine take it: transformers, sdpa_kernel (torch), vllm, diffusers
 # what will do
 --max-memory SIZE size: bytes above the inputs, such as 8GiB
 --max-error E above_zero: to exact softmax, relative: 1e-2
