@@ -271,6 +271,8 @@ def test_a_program_s_lines_are_the_whole_call_and_one_for_the_model_only_where_a
     answer = json.loads(chooses("--problems", file, "--from", halved, "--json")[1])
     assert answer["gain"]["sites"][0]["code"][-1].endswith("scale=0.05)")
     assert answer["whole_model"]["lines"] == []
+    words = ("--problems", file, "--from", halved, "--json", "--for", "transformers")
+    assert json.loads(chooses(*words)[1])["engine"]["why"] == answer["whole_model"]["why"]
 
 
 @pytest.mark.parametrize("via", ["sdpa", "transformers sdpa"])
