@@ -34,6 +34,7 @@ READS = {  # name: the words of the call; its output must be equal
     "show-layer": "show mha",
     "choose": f"choose --from {NEWEST} --seq 1024 --heads 4 --phase train",
     "choose-json": f"choose --from {NEWEST} --seq 1024 --heads 4 --phase train --json",
+    "choose-for": f"choose --from {NEWEST} --seq 512 --heads 4 --phase forward --for sdpa_kernel",
     "choose-between": f"choose --from {NEWEST} --seq 1500 --heads 4 --phase forward",
     "choose-approximate": f"choose --from {NEWEST} --seq 1500 --heads 4 --phase forward "
     "--allow approximate,other --max-error 0.5",

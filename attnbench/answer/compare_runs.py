@@ -24,6 +24,7 @@ from attnbench.core.disk import StoreError
 from attnbench.core.format import doubt_words, key_values
 from attnbench.core.lock import collector_off
 from attnbench.core.record import Record, Status, cell_key
+from attnbench.core.settings import allocator_of
 from attnbench.core.stats import LEAST_PAIRS, Verdict, unpaired
 from attnbench.core.store import read_header, read_records
 from attnbench.sweep.compare import Compared, corrected
@@ -201,6 +202,13 @@ def _refuse_unlike_methods(
         raise Incomparable(
             f"{'; '.join(runs)}: numbers of unlike protocols are never compared; measure again "
             "with one attnbench"
+        )
+    allocators = [allocator_of(header) for header in headers]
+    if len(set(allocators)) > 1:
+        runs = map("{} was measured with --allocator {}".format, names, allocators)
+        raise Incomparable(
+            f"{'; '.join(runs)}: a dense variant may take half as long with freed pages kept, so "
+            "such runs are never compared; measure one of them again"
         )
 
 

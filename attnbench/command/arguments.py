@@ -86,6 +86,7 @@ variants VARIANT *: all of the table if none
 + tables
 --seed N seed: of the inputs; 0 if not given
 --threads N count: all cores but one if not given
+--allocator - plain|kept: freed pages on a CPU: plain, as in a program of its own; or kept
 [search]
 --budget S seconds =240: seconds of the whole search; 240 if not given
 + settings
@@ -127,6 +128,7 @@ $ attnbench env
 --device DEVICE
 --out DIR =results: where the facts are kept, by machine
 --threads N count
+--allocator - plain|kept: as of run
 == trust
 [check] is each variant computing what it says?
 $ attnbench check sdpa flex --mask causal --mask window:255,0
@@ -213,6 +215,7 @@ name NAME: a variant, as 'list' names it
 $ attnbench choose --seq 4096 --heads 16 --phase train
 $ attnbench choose --problems calls.json
 $ attnbench choose --problems calls.json --verify -- python train.py
+$ attnbench choose --seq 4096 --for sdpa_kernel
 # the problem: one value each; --seq must be given. Forward, with a causal mask, and one sequence
   of 4 heads of 64 (on a GPU 2 of 16 heads of 128, in bfloat16) if not given
 + axes
@@ -220,6 +223,8 @@ $ attnbench choose --problems calls.json --verify -- python train.py
 --problems FILE: calls as 'attnbench capture' wrote them: an answer each
 --verify: run the program that follows -- as it is and with the advice in place, in turn
 program PROGRAM *: after --, for --verify: python train.py --epochs 1
+--for ENGINE transformers|sdpa_kernel|vllm|diffusers as:engine: in place of Python, what makes this
+  engine take it: transformers, sdpa_kernel (torch), vllm, diffusers
 # what will do
 --max-memory SIZE size: bytes above the inputs, such as 8GiB
 --max-error E above_zero: to exact softmax, relative: 1e-2

@@ -16,6 +16,7 @@ import msgspec
 from attnbench.core import disk
 from attnbench.core.disk import MACHINE, SELFCHECK, StoreError, from_json, unwritable
 from attnbench.core.record import PROTOCOL
+from attnbench.core.settings import allocator_of
 from attnbench.core.stats import LEAST_MARGIN
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def stored_floors(out: Path, machine: Machine, settings: Settings) -> list[dict[
         facts = from_json((out / machine.name / MACHINE).read_text())
         was = facts["machine"]
         then = facts["protocol"], was["versions"], was["cpu"], facts["settings"]["threads"]
-        if then == (PROTOCOL, machine.versions, machine.cpu, settings.threads):
+        same = then == (PROTOCOL, machine.versions, machine.cpu, settings.threads)
+        if same and allocator_of(facts) == settings.allocator:
             return [{name: float(f[name]) for name in ("call_s", "floor")} for f in facts["noise"]]
     return []
 

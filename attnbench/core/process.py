@@ -449,8 +449,8 @@ def free_memory() -> int:
 
 
 def variables_of(threads: int, path: Path | None = None) -> dict[str, str]:
-    """The environment of a child process: its threads, and where it looks first: in
-    this checkout, after what a folder holds at its top and in its ``src``.
+    """The environment of a child process: its threads, and where it looks first: in this checkout,
+    after what a folder holds at its top and in its ``src``.
     """
     folders = [*(import_roots(path) if path else ()), CHECKOUT]
     return {**os.environ, **environment(threads), "PYTHONPATH": python_path(*folders)}

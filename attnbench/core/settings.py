@@ -6,9 +6,22 @@ the rest is set by :func:`apply` inside it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+PLAIN, KEPT = "plain", "kept"
+ALLOCATORS: Mapping[str, Mapping[str, str]] = {
+    PLAIN: {},
+    KEPT: {
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 33),
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
+        "MALLOC_TOP_PAD_": str(1 << 26),
+    },
+}
+"""The ways to treat freed pages on a CPU: as the C library does in any program, or all are kept;
+with the variables by which glibc does so. A score matrix that is returned at every call and faulted
+in again is half of a dense variant's time."""
 LARGE = (32 << 20) - (64 << 10)
 """glibc takes pieces of more than 32 MiB from the system and gives them back at once; of smaller
 ones it keeps as much as twice the largest that was freed before."""
@@ -19,6 +32,8 @@ class Settings:
     """What a worker is told."""
 
     threads: int = 1
+    allocator: str = PLAIN
+    """One of :data:`ALLOCATORS`."""
     tf32: bool = False
     """Float32 products keep float32; attention in TF32 would be another dtype."""
     reduced_precision_reduction: bool = True
@@ -28,10 +43,10 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """For the run's header."""
-        return {**asdict(self), "environment": environment(self.threads)}
+        return {**asdict(self), "environment": environment(self.threads, self.allocator)}
 
 
-def environment(threads: int) -> dict[str, str]:
+def environment(threads: int, allocator: str = PLAIN) -> dict[str, str]:
     """Variables that count only before the process starts.
 
     Waiting threads sleep: on a shared machine a spinning one takes the core from the one at work.
@@ -45,7 +60,13 @@ def environment(threads: int) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": count,
         "OMP_WAIT_POLICY": "passive",
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        **ALLOCATORS[allocator],
     }
+
+
+def allocator_of(header: Mapping[str, Any]) -> str:
+    """The allocator of a run, from its header; one that names none is plain."""
+    return str((header.get("settings") or {}).get("allocator", PLAIN))
 
 
 def apply(settings: Settings) -> None:
@@ -58,4 +79,5 @@ def apply(settings: Settings) -> None:
     matmul = torch.backends.cuda.matmul
     matmul.allow_fp16_reduced_precision_reduction = settings.reduced_precision_reduction
     matmul.allow_bf16_reduced_precision_reduction = settings.reduced_precision_reduction
-    torch.empty(LARGE, dtype=torch.uint8)  # as after a program's first one, whatever came before
+    if settings.allocator == PLAIN:  # as after a program's first large tensor, whatever came before
+        torch.empty(LARGE, dtype=torch.uint8)

@@ -18,6 +18,7 @@ from attnbench.core.disk import StoreError
 from attnbench.core.format import counted, size
 from attnbench.core.lock import collector_off
 from attnbench.core.record import Record
+from attnbench.core.settings import KEPT, allocator_of
 from attnbench.core.store import StoredRecords, read_header, some_runs
 
 
@@ -68,6 +69,8 @@ def machine_line(run: ReportRun) -> str:
         words.append(f"torch {version}")
     if threads := settings.get("threads"):
         words.append(counted(threads, "thread"))
+    if allocator_of(run.header) == KEPT:
+        words.append("freed pages kept")
     if started := run.header.get("started"):
         day = datetime.fromisoformat(started)
         words.append(f"{day.day} {day:%B %Y}")

@@ -19,7 +19,7 @@ from attnbench.core.process import START_LIMIT_S as START_LIMIT_S
 from attnbench.core.process import Worker
 from attnbench.core.process import WorkerLost as WorkerLost
 from attnbench.core.record import InvalidRecord, Record, Status
-from attnbench.core.settings import Settings
+from attnbench.core.settings import ALLOCATORS, Settings
 from attnbench.sweep.plan import Cell
 from impls.problem import Problem
 
@@ -56,8 +56,9 @@ class LocalEngine(Worker):
         **more: Any,
     ) -> None:
         """As of :class:`Worker`."""
+        own = {**ALLOCATORS[settings.allocator], **(variables or {})}
         module = "attnbench.sweep.worker"
-        super().__init__(module, settings.threads, path=path, variables=variables, **more)
+        super().__init__(module, settings.threads, path=path, variables=own, **more)
         self.settings = settings
 
     def _start(self) -> None:

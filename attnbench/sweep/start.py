@@ -22,7 +22,7 @@ from attnbench.core.format import counted
 from attnbench.core.machine import Machine, this_machine, version_of
 from attnbench.core.record import PROTOCOL
 from attnbench.core.run_folder import RunFolder
-from attnbench.core.settings import Settings
+from attnbench.core.settings import PLAIN, Settings, allocator_of
 from attnbench.core.store import read_header
 from attnbench.sweep.plan import Cell, Plan, ceilings_s, make_plan
 from attnbench.sweep.presets import PRESETS, Preset
@@ -249,8 +249,9 @@ def pinned(threads: int | None, machine: Machine) -> int:
 
 
 def settings_of(arguments: argparse.Namespace, machine: Machine) -> Settings:
-    """What ``--threads`` asks for."""
-    return Settings(threads=pinned(arguments.threads, machine))
+    """The settings that ``--threads`` and ``--allocator`` ask for."""
+    threads, allocator = pinned(arguments.threads, machine), arguments.allocator or PLAIN
+    return Settings(threads=threads, allocator=allocator)
 
 
 def _now(command: str | None = None) -> dict[str, str]:
@@ -267,6 +268,7 @@ def begin(
     *,
     seed: int,
     threads: int | None,
+    allocator: str | None = None,
     energy: bool = False,
     machine: Machine | None = None,
     command: str | None = None,
@@ -279,7 +281,7 @@ def begin(
     only says in short what they are.
     """
     machine = machine or this_machine()
-    settings = Settings(threads=pinned(threads, machine))
+    settings = Settings(threads=pinned(threads, machine), allocator=allocator or PLAIN)
     grid = _with_files_named(grid)
     problems = [as_recorded(p) for p in problems]
     plan = make_plan(impls.table(tables), names, grid, machine, problems, tuned=True)
@@ -320,7 +322,8 @@ def resume(
         grid = Preset.from_dict(header["grid"])
         table = impls.table(tables)
         plan = make_plan(table, header["variants"], grid, machine, problems, tuned=True)
-        settings = Settings(threads=pinned(header["settings"]["threads"], machine))
+        threads = pinned(header["settings"]["threads"], machine)
+        settings = Settings(threads=threads, allocator=allocator_of(header))
         now = leg_facts(plan, tables, machine)
         changed = differences(latest_leg(header), now)
     except (KeyError, TypeError, AttributeError) as error:

@@ -16,6 +16,7 @@ from typing import Protocol
 from attnbench.core.format import duration, percent
 from attnbench.core.record import Record, Status, Time
 from attnbench.core.run_folder import RunFolder
+from attnbench.core.settings import allocator_of
 from attnbench.sweep.engine import START_LIMIT_S, Engine, measure
 from attnbench.sweep.places import Slot, SlotLost
 from attnbench.sweep.plan import Cell, Plan
@@ -229,6 +230,7 @@ class Sweep:
                     self._watcher.tell(f"{lost}; what it was at is measured elsewhere")
                 return
             where = {"run": self._folder.name, "node": slot.node, "canary_s": slot.readings[-1]}
+            where["allocator"] = allocator_of(header)
             with self._lock:
                 self._end(cell, record.with_(**where), slot.off)
             since.append(cell)

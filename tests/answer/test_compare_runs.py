@@ -117,6 +117,18 @@ def test_runs_of_unlike_protocols_are_refused(run, header, records, said):
     assert str(caught.value).startswith(f"{old} was measured with protocol {said}")
 
 
+def test_runs_of_unlike_allocators_are_refused(run):
+    old, plain, kept = (
+        run(timed(), **more)
+        for more in ({}, {"settings__allocator": "plain"}, {"settings__allocator": "kept"})
+    )
+    for one in (old, plain):
+        with pytest.raises(Incomparable, match=r"--allocator kept; .* --allocator plain: a dense"):
+            compare_runs(kept, one)
+    compare_runs(old, plain)
+    compare_runs(kept, kept)
+
+
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [

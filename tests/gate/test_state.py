@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from attnbench.core import settings
-from attnbench.core.settings import Settings, environment
+from attnbench.core.settings import KEPT, Settings, environment
 from attnbench.gate import budget, watch
 from attnbench.gate.watch import (
     disturbed,
@@ -154,10 +154,11 @@ def test_a_copy_of_this_process_that_runs_on_is_named():
 
 
 def test_every_library_is_told_the_threads_and_torch_the_precision_of_products():
-    for given, precision in ((Settings(2, tf32=True), "high"), (Settings(1), "highest")):
-        told, names = environment(given.threads), ("OMP", "MKL", "OPENBLAS")
+    for given, precision in ((Settings(2, tf32=True), "high"), (Settings(1, KEPT), "highest")):
+        told, names = environment(given.threads, given.allocator), ("OMP", "MKL", "OPENBLAS")
         assert {told[f"{name}_NUM_THREADS"] for name in names} == {str(given.threads)}
         assert told["OMP_WAIT_POLICY"] == "passive"
+        assert ("MALLOC_TOP_PAD_" in told) == (given.allocator == KEPT)
         settings.apply(given)
         assert torch.get_num_threads() == given.threads
         assert torch.get_float32_matmul_precision() == precision

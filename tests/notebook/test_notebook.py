@@ -103,7 +103,7 @@ def test_a_run_gives_its_records_keeps_its_folder_and_says_its_plan_and_its_end(
     engine = Answering()
     monkeypatch.setattr("attnbench.sweep.places.LocalEngine", lambda *_, **__: engine)
     grid = {"seq": np.array([16]), "heads": (n for n in (2,)), "phase": pd.Series(["forward"])}
-    grid |= {"budget": np.float64(0.02), "threads": 1, "seed": 7}
+    grid |= {"budget": np.float64(0.02), "threads": 1, "allocator": "kept", "seed": 7}
     df = attnbench.run(np.array(["sdpa", "matmul", "sdpa.efficient"]), **grid, out=tmp_path)
     path, said = Path(df.attrs["run"]), capfd.readouterr().err
     assert list(df["variant"]) == [r.variant for r in read_records(path)]
@@ -113,9 +113,10 @@ def test_a_run_gives_its_records_keeps_its_folder_and_says_its_plan_and_its_end(
     header = read_header(path)
     assert header["command"] == (
         "attnbench run sdpa matmul sdpa.efficient --seq 16 --heads 2 --phase forward "
-        "--budget 0.02 --threads 1 --seed 7"
+        "--budget 0.02 --threads 1 --allocator kept --seed 7"
     )
-    assert (header["seed"], header["settings"]["threads"]) == (7, 1)
+    settings = header["settings"]
+    assert (header["seed"], settings["threads"], settings["allocator"]) == (7, 1, "kept")
     first, *_, last = said.splitlines()
     assert first.startswith("2 measurements: 2 variants on 1 problem")
     assert re.fullmatch(rf"measured in [\d.]+ m?s; the run is {path}", last)

@@ -20,6 +20,7 @@ from attnbench.core.disk import StoreError
 from attnbench.core.evidence import save_beside
 from attnbench.core.machine import this_machine
 from attnbench.core.record import PROTOCOL, Status
+from attnbench.core.settings import Settings
 from attnbench.core.store import read_header, read_records
 from attnbench.sweep import start
 from impls.errors import CantBeDone
@@ -217,6 +218,15 @@ def test_what_is_measured_with_other_code_is_another_leg_and_ranked_apart(tmp_pa
     assert read_header(path)["legs"][0]["changes"] and second == f"{first}#2"
     assert [answer["node"] for answer in answers] == [first, second]
     assert not any(answer["equal"] or answer["next"] for answer in answers)
+
+
+def test_a_run_goes_on_with_its_allocator(tmp_path):
+    run = start.begin(["einsum"], ONE, [], tmp_path, seed=0, threads=1, allocator="kept")
+    run.folder.close()
+    assert run.folder.header["settings"]["allocator"] == "kept"
+    again = start.resume(run.folder.path)
+    again.folder.close()
+    assert again.settings == run.settings == Settings(threads=1, allocator="kept")
 
 
 def test_a_run_whose_variants_are_tuned_otherwise_by_now_does_not_go_on(tmp_path, monkeypatch):

@@ -1,8 +1,10 @@
 """A sweep with a stand-in for the engine; which records of one run contradict each other."""
 
 import json
+import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,11 +13,12 @@ from attnbench.command.progress import Progress
 from attnbench.core.device import Device
 from attnbench.core.record import Ranks, Record, Status, Work
 from attnbench.core.run_folder import RunFolder
+from attnbench.core.settings import Settings
 from attnbench.core.store import read_records
 from attnbench.gate import watch
 from attnbench.sweep import engine as engines
 from attnbench.sweep import places, sweep, worker
-from attnbench.sweep.engine import WorkerLost
+from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.places import Slot, SlotLost
 from impls.errors import CantBeDone
 from impls.problem import Problem
@@ -44,6 +47,38 @@ def test_a_worker_is_asked_what_the_run_was_begun_with(folder):
         whose = [(job["variant"]["name"], job["problem"]["phase"]) for job in some]
         assert len(whose) == 8
         assert [job["bits"] for job in some] == [x not in whose[:n] for n, x in enumerate(whose)]
+
+
+@pytest.mark.parametrize(
+    ("header", "allocator"), [({"allocator": "kept"}, "kept"), ({"threads": 1}, "plain")]
+)
+def test_each_record_says_what_became_of_freed_pages(folder, header, allocator):
+    folder.header |= {"settings": header}
+    assert {r.allocator for r in swept(plan_of("einsum"), folder, Answering())} == {allocator}
+
+
+SCRIPT = """
+import numpy
+def resident():
+    with open("/proc/self/statm") as pages:
+        return int(pages.read().split()[1])
+def freed():
+    before = resident()
+    numpy.ones(1 << 23)
+    return resident() - before
+print(freed())
+"""
+
+
+@pytest.mark.parametrize(("allocator", "kept"), [("plain", False), ("kept", True)])
+def test_freed_pages_stay_in_a_worker_only_where_that_is_asked_for(allocator, kept):
+    with LocalEngine(Settings(allocator=allocator)) as engine:
+        engine.ask({"apply": {"allocator": allocator}}, 60)
+        words = Path(f"/proc/{engine.pid}/environ").read_bytes().decode().split("\0")
+    variables = dict(word.split("=", 1) for word in words if "=" in word)
+    script = [sys.executable, "-c", SCRIPT]
+    pages = subprocess.run(script, env=variables, capture_output=True, check=True, text=True).stdout
+    assert (int(pages) * 4096 > 1 << 25) == kept
 
 
 def test_what_has_a_record_is_not_asked_again_but_others_are_held_against_it(folder):

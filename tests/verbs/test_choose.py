@@ -142,6 +142,7 @@ def test_what_is_measured_anew_is_settled_in_pairs_and_kept(chooses, tmp_path, w
 
     worker.answer = answer
     words = ("--seq", 16384, *SHAPE, "--dtype", "float32", "--out", tmp_path)
+    words += ("--allocator", "kept")
     monkeypatch.setattr("attnbench.command.progress.EVERY_S", 0.0)
     monkeypatch.setattr("attnbench.sweep.compare.LONG_S", 0.0)  # however fast the machine is
     _, out, err = chooses(*words, "--measure", "--json")
@@ -162,6 +163,7 @@ def test_what_is_measured_anew_is_settled_in_pairs_and_kept(chooses, tmp_path, w
     [
         ("protocol", 1),
         ("settings__threads", 99),
+        ("settings__allocator", "kept"),
         ("tables", ["mine.py"]),
         ("legs", []),
         *((f"machine__{name}", 99) for name in ("cpu", "cores", "torch_cuda")),
@@ -175,6 +177,17 @@ def test_only_a_run_of_this_machine_as_it_is_now_is_used_without_its_name(
     assert list(runs.measured_here(tmp_path / "results", None)) == [run]
     told(run, **{path: value})
     assert list(runs.measured_here(tmp_path / "results", None)) == []
+
+
+def test_a_run_with_pages_kept_answers_where_that_is_asked_for(chooses, whole, measures):
+    told(whole, settings__allocator="kept")
+    words = ("--seq", 512, *SHAPE, "--json", "--out", whole.parents[1])
+    _, out, _ = chooses(*words, "--allocator", "kept")
+    answer = json.loads(out)
+    assert answer["source"] == str(whole) and answer["proof"].endswith("--allocator kept")
+    assert not measures
+    chooses(*words)
+    assert measures == [problem(512)]
 
 
 def test_a_run_of_another_protocol_is_a_sentence(chooses, run):
@@ -258,6 +271,37 @@ def test_a_program_s_lines_are_the_whole_call_and_one_for_the_model_only_where_a
     answer = json.loads(chooses("--problems", file, "--from", halved, "--json")[1])
     assert answer["gain"]["sites"][0]["code"][-1].endswith("scale=0.05)")
     assert answer["whole_model"]["lines"] == []
+    words = ("--problems", file, "--from", halved, "--json", "--for", "transformers")
+    assert json.loads(chooses(*words)[1])["engine"]["why"] == answer["whole_model"]["why"]
+
+
+@pytest.mark.parametrize("via", ["sdpa", "transformers sdpa"])
+def test_a_program_s_answer_is_what_an_engine_takes_for_all_of_its_calls(
+    chooses, halved, tmp_path, via
+):
+    file = captured(tmp_path, (problem(512, phase="train"), via, 0.3, {}))
+    words = ("--problems", file, "--from", halved, "--for")
+    _, out, _ = chooses(*words, "transformers")
+    assert 'for transformers, to use matmul: model.set_attn_implementation("eager")' in out
+    assert "import attnbench" not in out and "in all layers" not in out
+    engine = json.loads(chooses(*words, "diffusers", "--json")[1])["engine"]
+    lines = ['pipe.transformer.set_attention_backend("native")']
+    instead = {"variant": "sdpa", "times": pytest.approx(2.0), "lines": lines}
+    why = "diffusers has no matmul. It can take sdpa, 2.00× as long"
+    assert engine == {
+        **{"name": "diffusers", "takes": None, "lines": [], "why": why, "instead": instead}
+    }
+    _, out, _ = chooses(*words, "diffusers")
+    assert f"for diffusers: {why}: {lines[0]}" in out
+
+
+def test_one_problem_s_answer_is_what_an_engine_takes(chooses, halved):
+    words = ("--seq", 512, *SHAPE, "--from", halved, "--for")
+    _, out, _ = chooses(*words, "transformers")
+    assert 'for transformers, to use matmul: model.set_attn_implementation("eager")' in out
+    assert "import attnbench" not in out and "to use it" not in out
+    engine = json.loads(chooses(*words, "transformers", "--json")[1])["engine"]
+    assert (engine["takes"], engine["why"]) == ("matmul", "")
 
 
 def test_a_line_that_is_called_with_several_masks_takes_no_variant_for_one_of_them(

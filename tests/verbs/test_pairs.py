@@ -46,21 +46,27 @@ def test_two_variants_are_compared_on_the_grid(pairs, tmp_path):
     assert {asked["budget_s"] for asked in pairs.asked} == {2.5}
 
 
+KEPT = {"threads": this_machine().threads, "allocator": "kept"}
+
+
 @pytest.mark.parametrize(
-    ("changed", "sent"),
+    ("changed", "allocator", "sent"),
     [
-        ({}, [{"call_s": 0.001, "floor": 0.02}]),
-        ({"protocol": PROTOCOL + 1}, []),
-        ({"settings": {"threads": 99}}, []),
+        ({}, "plain", [{"call_s": 0.001, "floor": 0.02}]),
+        ({}, "kept", []),
+        ({"protocol": PROTOCOL + 1}, "plain", []),
+        ({"settings": {"threads": 99}}, "plain", []),
+        ({"settings": KEPT}, "plain", []),
+        ({"settings": KEPT}, "kept", [{"call_s": 0.001, "floor": 0.02}]),
     ],
 )
-def test_the_floors_of_this_machine_are_sent_along(pairs, tmp_path, changed, sent):
+def test_the_floors_of_this_machine_are_sent_along(pairs, tmp_path, changed, allocator, sent):
     machine = this_machine()
     noise = [{"call_s": 0.001, "floor": 0.02, "apart": 0.03, "trials": 8, "pairs": 80}]
     facts = {"protocol": PROTOCOL, "machine": machine.to_dict(), "noise": noise}
     facts["settings"] = {"threads": machine.threads}
     save_beside(tmp_path, machine.name, "env.json", {**facts, **changed})
-    well("compare", "einsum", "matmul", "--out", tmp_path)
+    well("compare", "einsum", "matmul", "--allocator", allocator, "--out", tmp_path)
     assert pairs.asked[0]["floors"] == sent
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +22,7 @@ from attnbench.answer.choose_calls import (
     gain,
     site_gain,
 )
+from attnbench.answer.engines import EngineAnswer, EngineCall, in_engine
 from attnbench.answer.mends import Priced, Pricer
 from attnbench.answer.paste import PLAIN, CallDetails, can_serve, lines
 from attnbench.command.progress import Progress
@@ -54,13 +56,15 @@ A_PLACE_S = 15.0
 
 class ProgramAnswer(NamedTuple):
     """A program's calls, the table's answer for each problem, and what is gained where; with one
-    implementation for all layers of a transformers model, or why there is none.
+    implementation for all layers of a transformers model, or why there is none; ``engine``: the
+    same of the engine of ``--for``.
     """
 
     calls: SeenCalls
     choices: dict[Problem, Choice]
     gained: Gain
     whole_model: WholeModel | None = None
+    engine: EngineAnswer | None = None
     verified: Verified | None = None
 
 
@@ -72,6 +76,8 @@ def show_answer(arguments: argparse.Namespace, wants: Wants, table: Table) -> in
         plain: dict[str, Any] = {"answers": [{**c.to_dict(), **paste.pasted(c)} for c in choices]}
         plain["gain"] = result.gained.to_dict()
         plain["whole_model"] = msgspec.to_builtins(result.whole_model)
+        if result.engine is not None:
+            plain["engine"] = asdict(result.engine)
         plain["verified"] = result.verified and result.verified.to_dict()
         print(json.dumps(plain))
     elif arguments.csv:
@@ -102,7 +108,8 @@ def answers(arguments: argparse.Namespace, wants: Wants, table: Table) -> Progra
     tables = arguments.table or ()
     of_a_model = [_model_call(s, choices.get(s.problem)) for s in calls.sites if BY_MODEL in s.via]
     whole_model = for_whole_model(of_a_model, tables) if of_a_model else None
-    result = ProgramAnswer(calls, choices, gained, whole_model)
+    engine = _in_engine(arguments, calls, choices, whole_model)
+    result = ProgramAnswer(calls, choices, gained, whole_model, engine)
     if not arguments.verify:
         return result
     advised = [(calls.sites[n], each) for n, each in priced.items() if each.gains]
@@ -111,6 +118,26 @@ def answers(arguments: argparse.Namespace, wants: Wants, table: Table) -> Progra
     except CantBeDone as error:  # the answer stands, unchecked
         say(f"not checked: {error}")
         return result
+
+
+def _in_engine(
+    arguments: argparse.Namespace,
+    calls: SeenCalls,
+    choices: Mapping[Problem, Choice],
+    whole_model: WholeModel | None,
+) -> EngineAnswer | None:
+    """The answer for the engine of ``--for``, which takes one variant for all places."""
+    if arguments.engine is None:
+        return None
+    if arguments.engine == "transformers" and (whole := whole_model) is not None:
+        return EngineAnswer(arguments.engine, whole.variant or None, whole.lines, whole.why)
+    places = []
+    for site in calls.sites:
+        choice = choices.get(site.problem) if site.faithful else None
+        ranking = choice.ranking if choice else None
+        about = site_label(site), site.problem, ranking, site.calls, details_of(site)
+        places.append(EngineCall(*about))
+    return in_engine(arguments.engine, places, arguments.table or ())
 
 
 def _site_gain(calls: SeenCalls, site: Site, priced: Priced | None) -> SiteGain:

@@ -51,7 +51,7 @@ def export(arguments: argparse.Namespace, wants: Wants, table: Table) -> int:
     sources = [named_run(x) for x in arguments.source or ()]
     runs = list(find_runs(sources))
     if not sources:
-        settings = arguments.threads, arguments.table
+        settings = arguments.threads, arguments.table, arguments.allocator
         here = measured_here(Path(arguments.out), *settings)
         runs = [run for run in here if "contest" not in read_header(run)]
     if not runs or (sources and len(runs) != 1):

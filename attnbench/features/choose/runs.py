@@ -27,6 +27,7 @@ from attnbench.core.disk import StoreError, short, table_words
 from attnbench.core.format import first_few, size
 from attnbench.core.machine import this_machine, why_not
 from attnbench.core.record import PROTOCOL
+from attnbench.core.settings import KEPT, PLAIN, allocator_of
 from attnbench.core.stats import Comparison
 from attnbench.core.store import find_runs, named_run, read_header, read_records, some_runs
 from attnbench.core.tuned import TunedOptions
@@ -65,7 +66,7 @@ def answer(arguments: Namespace, problem: Problem, wants: Wants, table: Table) -
     if arguments.source:
         return best_of(list(map(named_run, arguments.source)), problem, wants, table)
     if not arguments.measure:
-        settings = arguments.threads, arguments.table
+        settings = arguments.threads, arguments.table, arguments.allocator
         here = measured_here(Path(arguments.out), *settings)
         if (choice := first_answer(here, problem, wants, table)) is not None:
             say(f"from {choice.source}, which was measured here; to measure anew: --measure")
@@ -111,6 +112,7 @@ def from_run(
     ]
     threads = (header.get("settings") or {}).get("threads")
     settings = ["--threads", str(threads)] if threads else []
+    settings += ["--allocator", KEPT] if allocator_of(header) == KEPT else []
     return replace(settle(choice, pairs), settings=(*settings, *table_words(header)))
 
 
@@ -174,7 +176,9 @@ def first_answer(
     return predicted
 
 
-def measured_here(out: Path, threads: int | None, tables: Sequence[str] = ()) -> Iterator[Path]:
+def measured_here(
+    out: Path, threads: int | None, tables: Sequence[str] = (), allocator: str | None = None
+) -> Iterator[Path]:
     """The runs of this machine as it is now, with these tables and settings and this protocol, the
     newest first.
 
@@ -183,7 +187,7 @@ def measured_here(out: Path, threads: int | None, tables: Sequence[str] = ()) ->
     machine = this_machine()
     if not (out / machine.name).is_dir():
         return
-    settings = {"threads": threads or machine.threads}
+    settings = {"threads": threads or machine.threads, "allocator": allocator or PLAIN}
     now: dict[str, Any] = {"protocol": PROTOCOL, "machine": machine.to_dict(), "settings": settings}
     now["tables"] = [str(Path(table).resolve()) for table in tables]
     for run in sorted(find_runs([out / machine.name]), reverse=True)[:NEWEST]:
@@ -200,7 +204,7 @@ def _circumstances(header: Mapping[str, Any]) -> list[Any]:
     machine, settings = header.get("machine") or {}, header.get("settings") or {}
     versions = machine.get("versions") or {}
     return [
-        *(header.get("protocol"), settings.get("threads")),
+        *(header.get("protocol"), settings.get("threads"), allocator_of(header)),
         list(map(short, header.get("tables", []))),
         *(versions.get(name) for name in ("torch", "triton")),
         *(machine.get(name) for name in ("cpu", "cores", "torch_cuda")),
@@ -251,6 +255,7 @@ def _run(names: Sequence[str], problem: Problem, budget_s: float, arguments: Nam
         Path(arguments.out),
         seed=arguments.seed or 0,
         threads=arguments.threads,
+        allocator=arguments.allocator,
         problems=[problem],
         command=getattr(arguments, "command", None),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from attnbench.command import arguments
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import argparse
 
     from attnbench.answer.choose import Choice, Wants
+    from attnbench.answer.engines import EngineAnswer
     from attnbench.features.choose.calls import ProgramAnswer
     from impls import Table
     from impls.problem import Problem
@@ -36,13 +38,26 @@ def choose(args: argparse.Namespace) -> int:
 
         return show_answer(args, wants, table)
     choice = runs.answer(args, _one_problem(args), wants, table)
+    engine = _in_engine(args, choice)
     if args.json:
-        print(json.dumps({**choice.to_dict(), **paste.pasted(choice)}))
+        more = {"engine": asdict(engine)} if engine else {}
+        print(json.dumps({**choice.to_dict(), **paste.pasted(choice), **more}))
     elif args.csv:
         tidy.show(view.rows(choice))
     else:
-        view.show(choice)
+        view.show(choice, engine)
     return int(choice.ranking is None)
+
+
+def _in_engine(args: argparse.Namespace, choice: Choice) -> EngineAnswer | None:
+    """The answer for the engine of ``--for``, if there is one."""
+    from attnbench.answer.engines import EngineCall, in_engine
+    from attnbench.answer.paste import tables_of
+
+    if args.engine is None or choice.ranking is None:
+        return None
+    call = EngineCall(str(choice.problem), choice.problem, choice.ranking)
+    return in_engine(args.engine, [call], tables_of(choice))
 
 
 def answer(args: argparse.Namespace) -> Choice:
@@ -67,20 +82,24 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
     """Raise CantBeDone for options that would be ignored."""
     if args.source and args.measure:
         raise CantBeDone("--from answers from runs and --measure measures: leave one of them out")
-    if args.source and args.threads:
-        raise CantBeDone(
-            "--threads conflicts with --from: a run has its own; leave one of them out"
-        )
+    for name in ("threads", "allocator"):
+        if args.source and getattr(args, name):
+            raise CantBeDone(
+                f"--{name} conflicts with --from: a run has its own; leave one of them out"
+            )
     beside = ["--" + name.replace("_", "-") for name in arguments.grid_changes(args)]
     if args.verify != bool(args.program) or (args.verify and args.problems is None):
         raise CantBeDone(
             "--verify runs a program whose calls were captured: attnbench choose --problems "
             "calls.json --verify -- python train.py"
         )
+    if args.engine and args.csv:
+        raise CantBeDone("a table of numbers has no lines for an engine: leave --csv or --for out")
     if args.export is not None:
         beside += [
             f"--{name}" for name in ("problems", "measure", "json", "csv") if getattr(args, name)
         ]
+        beside += ["--for"] if args.engine else []
         if beside:
             raise CantBeDone(
                 f"--export takes all that a run measured: leave {', '.join(beside)} out"

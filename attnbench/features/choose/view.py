@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from attnbench.answer.choose_calls import Gain, SiteGain
+    from attnbench.answer.engines import EngineAnswer
     from attnbench.answer.ranking import Ranking
     from attnbench.features.choose.calls import ProgramAnswer
     from attnbench.models.capture.calls import SeenCalls, Site
@@ -33,8 +34,8 @@ BRIEF = (Why.COMPUTES, Why.SUPPORT)
 """Reasons why most are out: each reason once would be a line a variant."""
 
 
-def show(choice: Choice) -> None:
-    """``choose``: one problem's answer, with what to paste."""
+def show(choice: Choice, engine: EngineAnswer | None = None) -> None:
+    """``choose``: one problem's answer, with what to paste: Python, or what an engine takes."""
     out, r = console(), choice.ranking
     out.print(escape(choice.sentence()), style=f"bold {GOOD}" if r else "bold")
     if r is not None:
@@ -48,8 +49,11 @@ def show(choice: Choice) -> None:
         out.print(escape(line), style=FAINT)
     if r is not None:
         pasted = paste.pasted(choice)
-        _paste("to use it:", pasted["code"])
-        _paste("or in a model of transformers, for all of its calls:", pasted["transformers"])
+        if engine is None:
+            _paste("to use it:", pasted["code"])
+            _paste("or in a model of transformers, for all of its calls:", pasted["transformers"])
+        else:
+            _show_engine(engine)
         _paste("what proves it:", [pasted["proof"]])
 
 
@@ -145,8 +149,10 @@ def show_calls(answer: ProgramAnswer) -> None:
     if answer.verified is not None:
         out.print(escape(answer.verified.sentence()), style="bold")
     for site in gained.sites:
-        _show_site(site, gained.of, proofs.get(site.takes))
-    if (whole := answer.whole_model) is not None:
+        _show_site(site, gained.of, proofs.get(site.takes), code=answer.engine is None)
+    if answer.engine is not None:
+        _show_engine(answer.engine)
+    elif (whole := answer.whole_model) is not None:
         _paste(f"to use {whole.variant} in all layers of the model:", whole.lines)
         if not whole.lines:
             out.print(escape(f"\nno line for the whole model: {whole.why}"))
@@ -155,7 +161,7 @@ def show_calls(answer: ProgramAnswer) -> None:
         out.print(escape(choice.sentence()), style=FAINT)
 
 
-def _show_site(site: SiteGain, of: str, proof: str | None) -> None:
+def _show_site(site: SiteGain, of: str, proof: str | None, *, code: bool) -> None:
     """A place: its share, its call as it is made, and what to change or why nothing."""
     out = console()
     share = "" if site.share is None else f", {format.percent(site.share.value)} of {of}"
@@ -169,9 +175,18 @@ def _show_site(site: SiteGain, of: str, proof: str | None) -> None:
     change = "; ".join(site.mend)
     then = f"  then  {duration(site.then_s)}, {site.ratio} of it: {change}"
     out.print(escape(then), style=GOOD)
-    _paste("", site.code)
+    if code:
+        _paste("", site.code)
     if proof is not None:
         _paste("    what proves it:", [proof], above="")
+
+
+def _show_engine(engine: EngineAnswer) -> None:
+    _paste(f"for {engine.name}, to use {engine.takes}:", engine.lines)
+    if engine.why:
+        print(f"\nfor {engine.name}: {engine.why}{':' if engine.instead else ''}")
+    if engine.instead is not None:
+        _paste("", engine.instead.lines)
 
 
 def _paste(title: str, lines: Sequence[str], above: str = "\n") -> None:

@@ -135,7 +135,8 @@ def _variants(args: argparse.Namespace) -> int:
 
 def _runs(args: argparse.Namespace) -> int:
     names = set(arguments.grid_changes(args))
-    names |= {n for n in ("preset", "margin", "variant", "threads", "seed") if getattr(args, n)}
+    others = ("preset", "margin", "variant", "threads", "allocator", "seed")
+    names |= {name for name in others if getattr(args, name)}
     if names:
         options = ", ".join("--" + name.replace("_", "-") for name in sorted(names))
         raise CantBeDone(f"{options} does not apply to finished runs; leave it out")

@@ -19,6 +19,7 @@ from attnbench.answer.standings import Standing
 from attnbench.core import format
 from attnbench.core.format import positive
 from attnbench.core.record import NOT_TRIED, Record, Time
+from attnbench.core.settings import KEPT, allocator_of
 from attnbench.features.report.contents import Contents
 from attnbench.report.figures.style import MARKERS, Look
 from attnbench.report.scenes import ReportRun, Scene
@@ -115,6 +116,7 @@ def repeats(record: Record, header: Mapping[str, Any]) -> str:
         "--world": record.ranks and record.ranks.world,
         "--seed": record.seed,
         "--threads": (header.get("settings") or {}).get("threads"),
+        "--allocator": KEPT if allocator_of(header) == KEPT else None,
         "--budget": budget,
     }
     words: list[Any] = ["attnbench", "run", record.variant, *command_words(p)]

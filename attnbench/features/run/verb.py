@@ -147,6 +147,7 @@ def start_run(args: argparse.Namespace, places: Places) -> Run:
         Path(args.out),
         seed=args.seed or 0,
         threads=args.threads,
+        allocator=args.allocator,
         energy=args.energy,
         machine=places.machine,
         command=getattr(args, "command", None),
@@ -182,7 +183,8 @@ def _resumed(args: argparse.Namespace, places: Places) -> Run:
     from attnbench.core.store import named_run
     from attnbench.sweep import start
 
-    rest = (args.variants, args.preset, args.seed, args.threads, args.problems)
+    names = ("variants", "preset", "seed", "threads", "allocator", "problems")
+    rest = [getattr(args, name) for name in names]
     if arguments.grid_changes(args) or any(x not in (None, []) for x in rest):
         raise StoreError("--resume takes the grid of the run it names; leave the rest out")
     return start.resume(

@@ -14,12 +14,13 @@ from attnbench.command import arguments
 from attnbench.core.record import Ranks
 from attnbench.features.report import page as html
 from attnbench.features.report.facts import cells_of, packed, place, repeats, why_none
+from attnbench.report.scenes import machine_line
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
 from impls.masks import Mask
 from impls.problem import Problem
 from tests.report.page import runs
-from tests.report.page.runs import NEAR, at, other, timed, untimed
+from tests.report.page.runs import NEAR, at, other, ran, timed, untimed
 
 
 def asked(command):
@@ -55,6 +56,15 @@ def test_the_command_says_what_else_the_run_was_told():
     assert (given.threads, given.budget, given.energy, given.seed) == (3, 0.25, True, 5)
     assert given.table == ["my rows"] and given.world == 2
     assert "--budget" not in repeats(timed("sdpa"), {"budget_s": PRESETS["cpu"].budget})
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [({}, False), ({"allocator": "plain"}, False), ({"allocator": "kept"}, True)],
+)
+def test_a_run_with_freed_pages_kept_says_so_and_is_repeated_so(settings, kept):
+    assert ("--allocator kept" in repeats(timed("sdpa"), {"settings": settings})) == kept
+    assert ("freed pages kept" in machine_line(ran([], settings=settings))) == kept
 
 
 def test_each_cell_knows_its_line_its_ratios_its_units_and_its_place(filled):

@@ -1,0 +1,195 @@
+"""The lines or flags by which an engine takes a variant, and the variants that it can take.
+
+An engine takes one variant for all its layers: for a program, the one that takes least for all of
+its calls together, among those that were timed on each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from attnbench.answer.paste import PLAIN, TRANSFORMERS, CallDetails, can_serve, find_row
+from attnbench.answer.paste import in_transformers as transformers_lines
+from attnbench.core.call import BACKENDS
+from attnbench.core.format import counted, ratio
+
+if TYPE_CHECKING:
+    from attnbench.answer.ranking import Ranking
+    from impls.problem import Problem
+
+Lines = tuple[str, ...]
+
+
+def _sdpa_kernel(*backends: str) -> Lines:
+    names = ", ".join(f"SDPBackend.{name}" for name in backends)
+    return (
+        "from torch.nn.attention import SDPBackend, sdpa_kernel",
+        f"with sdpa_kernel([{names}], set_priority=True):",
+        "    ...  # your program's calls",
+    )
+
+
+def _vllm(backend: str, version: int = 0) -> Lines:
+    words = f"--attention-backend {backend}"
+    return (words + (f" --attention-config.flash_attn_version {version}" if version else ""),)
+
+
+def _diffusers(backend: str) -> Lines:
+    return (f'pipe.transformer.set_attention_backend("{backend}")',)
+
+
+LINES: dict[str, dict[str, Lines]] = {
+    "transformers": {  # and any other variant, by the name that attnbench registers
+        name: tuple(transformers_lines(name)) for name in TRANSFORMERS
+    },
+    "sdpa_kernel": {
+        "sdpa.flash": _sdpa_kernel(BACKENDS["flash"], "MATH"),  # MATH takes every call
+        "sdpa.efficient": _sdpa_kernel(BACKENDS["efficient"], "MATH"),
+        "sdpa.cudnn": _sdpa_kernel(BACKENDS["cudnn"], "MATH"),
+        "sdpa.math": _sdpa_kernel("MATH"),
+        "sdpa": ("# torch chooses among its backends by itself: no sdpa_kernel is needed",),
+    },
+    "vllm": {
+        "flash_attn2": _vllm("FLASH_ATTN", 2),
+        "flash_attn3": _vllm("FLASH_ATTN", 3),
+        "flash_attn4": _vllm("FLASH_ATTN", 4),
+        "flashinfer": _vllm("FLASHINFER"),
+        "flex": _vllm("FLEX_ATTENTION"),
+    },
+    "diffusers": {
+        "sdpa": _diffusers("native"),
+        "sdpa.flash": _diffusers("_native_flash"),
+        "sdpa.efficient": _diffusers("_native_efficient"),
+        "sdpa.cudnn": _diffusers("_native_cudnn"),
+        "sdpa.math": _diffusers("_native_math"),
+        "flex": (
+            *_diffusers("flex"),
+            "pipe.transformer.compile()  # without it FlexAttention runs uncompiled",
+        ),
+        "flash_attn2": _diffusers("flash"),
+        "flash_attn3": _diffusers("_flash_3"),
+        "flash_attn4": _diffusers("flash_4_hub"),
+        "sageattention": _diffusers("sage"),
+        "xformers": _diffusers("xformers"),
+    },
+}
+"""By engine and variant, for transformers 5.23, torch 2.13, vLLM 0.33 and diffusers 0.42."""
+NO_MASK = {"sdpa.flash", "flash_attn2", "flash_attn3", "flash_attn4", "sageattention"}
+"""The variants whose backends in diffusers refuse an ``attn_mask``."""
+VLLM_MASKS = {"none", "causal", "window"}
+"""The masks that vLLM makes for a model; nobody can pass it another."""
+
+
+@dataclass(frozen=True)
+class EngineCall:
+    """A place that calls attention; ``ranking``: of the variants there, None without an answer."""
+
+    place: str
+    problem: Problem
+    ranking: Ranking | None
+    calls: int = 1
+    details: CallDetails = PLAIN
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """The fastest variant that an engine can take in place of the best, so many times as long."""
+
+    variant: str
+    times: float
+    lines: list[str]
+
+
+@dataclass(frozen=True)
+class EngineAnswer:
+    """The lines by which an engine takes a variant; ``why`` there are none, and what it can take
+    ``instead``.
+    """
+
+    name: str
+    takes: str | None = None
+    lines: list[str] = field(default_factory=list)
+    why: str = ""
+    instead: Alternative | None = None
+
+
+def in_engine(engine: str, calls: Sequence[EngineCall], tables: Sequence[str] = ()) -> EngineAnswer:
+    """The lines for the variant that is best for all calls together, or why the engine can't take
+    it, and the fastest that it can.
+    """
+    seconds = _seconds(calls, tables)
+    if why := _no_answer(engine, calls, seconds):
+        return EngineAnswer(engine, why=why)
+    winners = {call.ranking.winner.variant for call in calls if call.ranking}
+    advised = winners.pop() if len(winners) == 1 else ""  # one of a tie need not be the fastest
+    best = advised if advised in seconds else min(seconds, key=seconds.__getitem__)
+    if not (why := _refusal(engine, best, calls)):
+        return EngineAnswer(engine, best, _lines(engine, best, tables))
+    others = [x for x in LINES[engine] if x in seconds and not _refusal(engine, x, calls)]
+    if not others:
+        return EngineAnswer(engine, why=f"{why}. It can take none of the others that were measured")
+    other = min(others, key=seconds.__getitem__)
+    times = seconds[other] / seconds[best]
+    instead = Alternative(other, times, _lines(engine, other, tables))
+    why = f"{why}. It can take {other}, {ratio(times)} as long"
+    return EngineAnswer(engine, why=why, instead=instead)
+
+
+def _seconds(calls: Sequence[EngineCall], tables: Sequence[str]) -> Mapping[str, float]:
+    """The time of all calls together, by each variant that was timed on all and can serve them."""
+    times = [call.ranking.by_name if call.ranking else {} for call in calls]
+    return {
+        name: sum(c.calls * each[name].median_s for c, each in zip(calls, times, strict=True))
+        for name in (times[0] if times else ())
+        if all(name in each for each in times)
+        and all(_serves(name, call.details, tables) for call in calls)
+    }
+
+
+def _serves(variant: str, details: CallDetails, tables: Sequence[str]) -> bool:
+    return details == PLAIN or can_serve(find_row(variant, tables), details) is None
+
+
+def _no_answer(engine: str, calls: Sequence[EngineCall], seconds: Mapping[str, float]) -> str:
+    """A sentence where no variant at all can be set for these calls; else nothing."""
+    for call in calls:
+        if call.problem.level != "core":
+            return f"an engine takes cores, and {call.place} has its own weights"
+        if call.ranking is None:
+            return f"there is no answer for {call.place}"
+        if engine == "vllm" and (why := _refused_by_vllm(call.problem)):
+            return why
+    which = f"all {counted(len(calls), 'call')}" if len(calls) > 1 else "the call"
+    return "" if seconds else f"no variant was measured on {which} and does what is asked for there"
+
+
+def _refused_by_vllm(problem: Problem) -> str:
+    if problem.device == "cpu":
+        return "on a CPU vLLM runs CPU_ATTN, whatever it is asked for"
+    if problem.gradients:
+        return f"vLLM doesn't train, and {problem} does"
+    if other := [kind for kind in problem.mask.kinds if kind not in VLLM_MASKS]:
+        return f"vLLM makes its masks itself (none, causal, a window), and no {' or '.join(other)}"
+    return ""
+
+
+def _refusal(engine: str, variant: str, calls: Sequence[EngineCall]) -> str:
+    """The reason why an engine can't take a variant for these calls; empty where it can."""
+    if engine != "transformers" and variant not in LINES[engine]:
+        return f"{engine} has no {variant}"
+    for call in calls if engine == "diffusers" else ():
+        mask = call.problem.mask
+        causal = mask.is_causal(call.problem.shape)
+        if variant in NO_MASK and not mask.plain and not causal:
+            return f"diffusers' backend of {variant} takes no attn_mask, as for {mask.kinds[0]}"
+        if variant == "flex" and causal:
+            return "diffusers' flex leaves is_causal out"
+    return ""
+
+
+def _lines(engine: str, variant: str, tables: Sequence[str]) -> list[str]:
+    if engine == "transformers":
+        return transformers_lines(variant, tables)
+    return list(LINES[engine][variant])
