@@ -27,6 +27,7 @@ from attnbench.core.format import name_and_kind, percent, size, time_interval
 from attnbench.core.record import FINDINGS
 from attnbench.core.stats import Interval, Verdict
 from impls.errors import CantBeDone
+from impls.operators import further
 
 if TYPE_CHECKING:
     from attnbench.core.record import Record
@@ -225,7 +226,7 @@ def choose(
         Excluded(name, Why.ABSENT, "the run has nothing of it")
         for name, row in table.rows.items()
         if name not in there and row.computes in wants.computes and not row.ranks
-        if row.supports(problem) is None
+        if row.supports(problem) is None and not further(row.operator)
     ]
     return make_choice(problem, wants, results, margin=margin, source=source)
 

@@ -213,6 +213,8 @@ def _inputs_by_name(variant: str, tables: Sequence[str]) -> tuple[str, ...]:
 
 def in_transformers(variant: str, tables: Sequence[str] = ()) -> list[str]:
     """Python by which all layers of a transformers model use this variant."""
+    if _inputs_by_name(variant, tables):
+        return []
     if own := transformers_name(variant):
         return [f'model.set_attn_implementation("{own}")']
     start = ["import attnbench.models.transformers"]

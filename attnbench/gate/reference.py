@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from attnbench.core.record import Error
-from attnbench.gate.inputs import DRAW_AS, Inputs, as_rows, cast, make, turned, weights_of
+from attnbench.gate.inputs import DRAW_AS, TOKENS, Inputs, as_rows, cast, make, turned, weights_of
 from attnbench.gate.oracle import (
     compare,
     exact,
@@ -94,6 +94,13 @@ class Reference:
         gradients that have an axis of queries.
         """
         return whole[:, :, self.rows] if name == "forward" else self._rows(name, whole)
+
+    def numbers(self, name: str) -> int:
+        """How many numbers a tensor without tokens has, such as a gradient a head; else as many
+        as there are rows.
+        """
+        axes = gradient_axes(name, self.specs)
+        return self.tried if not axes or {*axes} & {*TOKENS} else self.want[name].numel()
 
     def _rows(self, name: str, gradient: Tensor) -> Tensor:
         return rows_of(gradient, gradient_axes(name, self.specs), self.rows)

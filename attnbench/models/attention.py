@@ -245,6 +245,8 @@ class Built:
         if missing := [name for name in wanted if name not in inputs]:
             raise self._refused(f"it takes {listed(missing)} too, by name, after q, k and v")
         sizes: dict[str, int] = {}
+        if others := [name for name, x in inputs.items() if not isinstance(x, Tensor)]:
+            raise self._refused(f"{listed(others)} must be a tensor, as q, k and v are")
         for name, x in {"q": q, "k": k, "v": v, **inputs}.items():
             axes, shape = specs[name].axes, tuple(x.shape)
             fits = len(axes) == len(shape) and all(

@@ -121,6 +121,8 @@ CODE = frozenset(
     ".py .so .c .cc .cpp .cxx .h .hpp .cu .cuh .cl .hip .metal .ptx .cubin".split()  # noqa: SIM905
 )
 """Files of a package that are code, though it be compiled when it is first called."""
+OURS = {"attnbench", "impls"}
+"""Never a folder beside a file of rows, though one there has the name."""
 
 
 def outside_rows(variants: Iterable[Variant]) -> list[Variant]:
@@ -152,7 +154,7 @@ def code_files(rows: Sequence[Variant], tables: Sequence[str | Path]) -> list[Pa
         left += [Path(place).resolve()] if place.endswith(".py") else _package(place)
     files = dict.fromkeys(left)
     while left:
-        for top in sorted(_imports(left.pop())):
+        for top in sorted(_imports(left.pop()) - OURS):
             new = [f for folder in beside for f in _modules(folder, top) if f not in files]
             files.update(dict.fromkeys(new))
             left += new
@@ -174,7 +176,15 @@ def _modules(folder: Path, top: str) -> list[Path]:
     """The files of a module or a package that lies in a folder."""
     if (module := folder / f"{top}.py").is_file():
         return [module]
-    return sorted(f for f in (folder / top).rglob("*") if f.suffix in CODE and f.is_file())
+    files = (folder / top).rglob("*")
+    hidden = len(folder.parts)
+    return sorted(
+        file
+        for file in files
+        if file.suffix in CODE
+        and not any(part.startswith(".") for part in file.parts[hidden:])
+        and file.is_file()
+    )
 
 
 def _package(place: str) -> list[Path]:
