@@ -55,6 +55,13 @@ def screen(shown, records):
     return shown(results.show_answer, runs.ran(list(records)), "3 min", page).splitlines()
 
 
+def test_what_is_not_softmax_has_its_times_where_nothing_else_was_asked_for(shown):
+    records = [runs.other("gla", n, n) for n in (64, 128)]
+    text = "\n".join(screen(shown, records))
+    assert "1 of 1 variants, none of them exact" in text
+    assert re.search(r"gla +\d.*not exact", text)
+
+
 REASON = "so it is"
 SIZES = {
     "one variant at one length": [timed("sdpa")],

@@ -163,9 +163,10 @@ def _fastest(run: ReportRun, scene: Scene, most: int) -> Table:
     same = standing.answer.same if standing.answer else ()
     timed = [r for r in scene.regime.timed(length).values() if r.time]
     exact = sorted((r for r in timed if r.computes == EXACT), key=_median)
-    best = min(scene.regime.exact(length).values(), default=nan)
+    some = exact or sorted(timed, key=_median)
+    best = min(scene.regime.exact(length).values(), default=min(map(_median, some), default=nan))
     rows: list[list[Any]] = []
-    top = sorted(exact, key=lambda r: r.variant != use)[:most]
+    top = sorted(some, key=lambda r: r.variant != use)[:most]
     for record in sorted(top, key=_median):
         t = _median(record)
         leads = record.variant in standing.leaders
@@ -173,6 +174,7 @@ def _fastest(run: ReportRun, scene: Scene, most: int) -> Table:
         peak = mib(record.memory.peak_bytes) if record.memory else None
         mark = ("tied" if record.variant in tied else "use this") if leads else ""
         mark = "same kernel" if record.variant in same else mark
+        mark = mark if exact else "not exact"
         mark = "wrong on other inputs" if record.wrong_on else mark
         low, high = (record.time.low_s, record.time.high_s) if record.time else (None, None)
         rows.append([name, ms(t), f"[{ms(low)}, {ms(high)}]", ratio(t / best), peak, mark])
@@ -181,7 +183,8 @@ def _fastest(run: ReportRun, scene: Scene, most: int) -> Table:
     mask = "no mask" if scene.regime.mask == "none" else scene.regime.mask
     unit = "keys" if "q_len" in scene.regime.fixed else "tokens"
     title = f"{scene.regime.phase}, {mask}, {length:,} {unit}"
-    more = f"{len(rows)} of {len(exact)} exact variants{_so_far(run)}; all: --all"
+    kind = "exact variants" if exact else "variants, none of them exact"
+    more = f"{len(rows)} of {len(some)} {kind}{_so_far(run)}; all: --all"
     return Table(title, columns("", *heads, "", right=heads), rows, [note] if note else [], more)
 
 
