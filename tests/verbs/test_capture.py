@@ -10,6 +10,7 @@ import pytest
 from attnbench import cli
 from attnbench.models.capture import program
 from attnbench.models.capture.calls import SeenCalls
+from impls.errors import CantBeDone
 from tests.processes import until
 
 BEGINNING = """
@@ -102,6 +103,29 @@ if __name__ == "__main__":
     assert "of a training step" in said.out and calls.steps == 3 and 0 < calls.step_share < 1
     (trained,) = (s for s in calls.sites if s.problem.phase == "train")
     assert trained.backward_s > 0
+
+
+def test_what_was_called_so_far_is_written_while_the_program_runs(capture, monkeypatch):
+    monkeypatch.setattr(program, "EVERY_S", 0.1)
+    writes, before = [], SeenCalls.write
+
+    def write(calls, path):
+        writes.append(path)
+        if len(writes) == 1:
+            raise CantBeDone("can't write it: No space left on device")
+        before(calls, path)
+
+    monkeypatch.setattr(SeenCalls, "write", write)
+    status, calls, _ = capture("""
+import json
+attend(20)
+until = time.monotonic() + 60
+while not os.path.exists("calls.json") and time.monotonic() < until: time.sleep(0.05)
+with open("calls.json") as file: found = json.load(file)
+assert [s["calls"] for s in found["sites"]] == [20] and not found["complete"]
+attend(1)
+""")
+    assert status == 0 and calls.complete and counted(calls) == {CAUSAL: 21}
 
 
 def test_an_interrupt_leaves_the_calls(capture, tmp_path):

@@ -118,6 +118,8 @@ class CapturedCall(NamedTuple):
             f"it drops {self.dropout:g} of the weights, and the problem none": self.dropout > 0,
             f"its scores are scaled by {self.scale or 0:.4g}, and not as the problem's": scaled,
             "on the meta device: nothing was computed": device == "meta",
+            "torch computes it in one operator with more than attention: its seconds are not "
+            "known": self.api == "fast path",
         }
         return Site(
             problem,

@@ -54,6 +54,8 @@ class ThreadState(threading.local):
         self.worked = False  # whether it has made a call
         self.looked = 0.0
         """Seconds spent on looking at calls, which the program alone would not have taken."""
+        self.gradient: Entry | None = None
+        """The entry whose gradient is being timed: calls made in it are taken off its seconds."""
         self.outer: Any = None
         """The call of a library that the thread is in: what that calls is part of it."""
         self.inner: list[Any] = []  # what the outer call has called so far
@@ -135,9 +137,11 @@ class SpanClock:
         """A mark of this moment."""
         return perf_counter()
 
-    def add(self, span: Span, tally: Tally, entry: Entry, *, backward: bool) -> None:
-        """Add the seconds between a span's marks."""
-        tally.add(entry, span.end - span.start, backward=backward)
+    def add(
+        self, span: Span, tally: Tally, entry: Entry, *, sign: float = 1.0, backward: bool
+    ) -> None:
+        """Add the seconds between a span's marks, or take them off where ``sign`` is -1."""
+        tally.add(entry, sign * (span.end - span.start), backward=backward)
 
 
 class NoClock(SpanClock):
@@ -154,7 +158,7 @@ class GpuClock(SpanClock):
     """For calls that are queued on a GPU: their seconds are added when both events have passed."""
 
     def __init__(self) -> None:
-        self._pending: deque[tuple[Span, Tally, Entry, bool]] = deque()
+        self._pending: deque[tuple[Span, Tally, Entry, float, bool]] = deque()
         self._lock = threading.Lock()
         self.used = False
 
@@ -166,13 +170,15 @@ class GpuClock(SpanClock):
         event.record()
         return event
 
-    def add(self, span: Span, tally: Tally, entry: Entry, *, backward: bool) -> None:
+    def add(
+        self, span: Span, tally: Tally, entry: Entry, *, sign: float = 1.0, backward: bool
+    ) -> None:
         """Add the seconds between both events to an entry, once they have passed."""
         if span.start is None or span.end is None:
             return
         self.used = True
         with self._lock:
-            self._pending.append((span, tally, entry, backward))
+            self._pending.append((span, tally, entry, sign, backward))
         if len(self._pending) > PENDING:
             self.read(wait=False)
 
@@ -181,12 +187,12 @@ class GpuClock(SpanClock):
         waited = False
         with self._lock:
             while self._pending and (self._pending[0][0].end.query() or wait):
-                span, tally, entry, backward = self._pending.popleft()
+                span, tally, entry, sign, backward = self._pending.popleft()
                 if not span.end.query():
                     span.end.synchronize()
                     waited = True
                 seconds = span.start.elapsed_time(span.end) / 1e3
-                tally.add(entry, seconds, backward=backward)
+                tally.add(entry, sign * seconds, backward=backward)
         return perf_counter() if waited else None
 
 
@@ -200,7 +206,7 @@ def watch_gradient(
     tally: Tally,
     clock: SpanClock,
 ) -> None:
-    """Time the backward pass from ``out`` to ``ends``, less what looking at calls in it takes."""
+    """Time the backward pass from ``out`` to ``ends``, less calls, and looking at them, in it."""
     nodes = _nodes_between(out, {x.grad_fn for x in ends if x is not None})
     if out.grad_fn is None:
         return
@@ -213,10 +219,12 @@ def watch_gradient(
     def begin(_: Any) -> None:
         nonlocal start, looked
         entry.asked = True
+        tally.mine.gradient = entry
         looked, start = tally.mine.looked, clock.now()
 
     def end(*_: Any) -> None:
         nonlocal start
+        tally.mine.gradient = None
         if start is None:
             return
         clock.add(Span(clock, start, clock.now()), tally, entry, backward=True)

@@ -37,8 +37,9 @@ def put_torch(stands: Stands) -> None:
     same = F.scaled_dot_product_attention  # which is one function under two names
     stands.put(torch._C._nn, "scaled_dot_product_attention", lambda _: same)
     stands.put(F, "multi_head_attention_forward", _mha)
-    for name in ("_native_multi_head_attention", "_transformer_encoder_layer_fwd"):
-        stands.put(torch, name, _fast_path)
+    native, layer = "_native_multi_head_attention", "_transformer_encoder_layer_fwd"
+    stands.put(torch, native, partial(_fast_path, "mha fast path", 3, (9, 12)))
+    stands.put(torch, layer, partial(_fast_path, "encoder layer fast path", 1, (18, 19)))
     put_compilers(stands)
     put_operators(stands)
     recent = products.Recent()
@@ -51,10 +52,6 @@ def put_torch(stands: Stands) -> None:
     stands.put(Tensor, "softmax", softmax)
 
 
-FAST_PATH = (
-    "torch's fast path for nn.MultiheadAttention or nn.TransformerEncoder computed it together "
-    "with the projections; torch.backends.mha.set_fastpath_enabled(False) has it computed apart"
-)
 WORDS = (*QKV, "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
@@ -127,13 +124,34 @@ def _mha(original: Function) -> Function:
     return multi_head_attention_forward
 
 
-def _fast_path(original: Function) -> Function:
-    """An operator that computes projections too, so that its seconds say nothing of attention."""
+def _fast_path(via: str, tensors: int, places: tuple[int, int], original: Function) -> Function:
+    """An operator that computes more than attention.
+
+    ``tensors``: how many it takes before the width, the heads and the weight; ``places`` of its
+    mask and of what kind that is among its arguments: 1 is a padding mask, 2 both.
+    """
+
+    def read(args: tuple[Any, ...], more: dict[str, Any]) -> CapturedCall:
+        qkv: Any = args[:3] if tensors == 3 else args[:1] * 3
+        mask, kind = (
+            args[place] if len(args) > place else more.get(name)
+            for place, name in zip(places, ("mask", "mask_type"), strict=True)
+        )
+        width, heads = args[tensors : tensors + 2]
+        if qkv[0].is_nested:
+            lengths = torch.tensor([len(x) for x in qkv[0].unbind()])
+            x = qkv[0].to_padded_tensor(0.0)
+            mask, kind = torch.arange(x.shape[1])[None] >= lengths[:, None], 1
+            qkv = x, x, x
+        q, k, v = (x.detach().unflatten(-1, (heads, width // heads)).transpose(1, 2) for x in qkv)
+        if mask is not None:
+            mask = ~mask if mask.dtype == torch.bool else mask
+            mask = mask[:, None, None] if kind == 1 else mask
+        return CapturedCall(via, q, k, v, mask, api="fast path")
 
     def fast_path(*args: Any, **more: Any) -> Any:
-        if NOW.recorder is not None and not torch.compiler.is_compiling():
-            NOW.recorder.refuse(FAST_PATH)
-        return original(*args, **more)
+        weight = args[tensors + 2]  # which is on the same device, and never nested
+        return call_recorded(partial(original, *args, **more), weight, partial(read, args, more))
 
     return fast_path
 

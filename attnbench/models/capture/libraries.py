@@ -187,6 +187,19 @@ def _sage(via: str, values: Values) -> CapturedCall:
     return call if mask is None else call._replace(attn_mask=mask, find_mask=None)
 
 
+def _diffusers(via: str, values: Values) -> CapturedCall:
+    module: Any = sys.modules["diffusers.models.attention_dispatch"]
+    backend = values.get("backend") or module._AttentionBackendRegistry.get_active_backend()[0]
+    names = ("query", "key", "value", "dropout_p", "scale")
+    call = call_of(f"diffusers {getattr(backend, 'value', backend)}", {x: values[x] for x in names})
+    mask = values["attn_mask"]
+    if mask is not None and mask.dim() == 2 and mask.shape == (call.q.shape[0], call.k.shape[2]):
+        mask = mask[:, None, None]  # a padding
+    if values.get("parallel_config") is not None:
+        call = call._replace(note="its sequence lies on several devices")
+    return call._replace(attn_mask=mask, is_causal=bool(values["is_causal"]), find_mask=None)
+
+
 def _xformers(via: str, values: Values) -> CapturedCall:
     qkv = [values[x] for x in ("query", "key", "value")]
     ends = tuple(qkv)
@@ -223,4 +236,5 @@ LIBRARIES: dict[str, tuple[Read, tuple[str, ...]]] = {
     "sageattention.core": (_sage, SAGE),
     "sageattn3.api": (_sage, ("sageattn3_blackwell",)),
     "torch.nn.attention.varlen": (call_of, ("varlen_attn",)),
+    "diffusers.models.attention_dispatch": (_diffusers, ("dispatch_attention_fn",)),
 }

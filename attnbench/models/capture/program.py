@@ -1,8 +1,8 @@
 """``attnbench capture [--out FILE] … -- PROGRAM ARGS…``: a program's attention calls.
 
 Every Python that the program starts finds our ``sitecustomize`` and writes files of its own into a
-folder beside the result, which are merged when it has ended. A signal that reaches this process
-alone is handed on to the program.
+folder beside the result. They are merged again and again while it runs, so that something readable
+is left whatever is killed. A signal that reaches this process alone is handed on to the program.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from impls.problem import Problem
 
 SITE = Path(__file__).parent / "site"
-POLL_S = 0.05
+EVERY_S, POLL_S = 2.0, 0.05
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 BY_TERMINAL = 0x80  # ``SI_KERNEL``: a signal from the terminal, which all of its programs have got
 WAIT_S, GRACE_S = 0.5, 10.0
@@ -160,7 +160,7 @@ def run_program(
         environment[MASKS] = str(out.with_name(f"{out.stem}.masks"))
         if advice is not None:
             environment[ADVICE] = str(advice.resolve())
-        status, ended = _run(command, environment, parts, quiet=quiet, seconds=seconds)
+        status, ended = _run(command, environment, parts, out, quiet=quiet, seconds=seconds)
         calls = _gathered(parts, command, 0 if ended else status)
         if ended:
             status, calls.complete = 0, False
@@ -180,11 +180,13 @@ def _run(
     command: Sequence[str],
     environment: dict[str, str],
     parts: Path,
+    out: Path,
     *,
     quiet: bool,
     seconds: float | None,
 ) -> tuple[int, bool]:
-    """Start the program, and return its status, and whether it was ended after its seconds.
+    """Start the program, write again and again what was recorded, and return its status, and
+    whether it was ended after its seconds.
 
     A signal is sent on, unless the program ends by itself, as where the signal was sent to both. A
     program that should end and doesn't is killed; after an interrupt it may go on.
@@ -197,7 +199,7 @@ def _run(
             stdout=sys.stderr.fileno() if quiet else None,
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
         )
-        over_at = inf
+        write_at, over_at = time.monotonic() + EVERY_S, inf
         while program.poll() is None:
             if seconds is not None and over_at == inf and any(parts.glob("*.json")):
                 over_at = time.monotonic() + seconds
@@ -213,6 +215,11 @@ def _run(
                     with suppress(subprocess.TimeoutExpired):
                         program.wait(GRACE_S)
                     program.kill()
+            if time.monotonic() > write_at:
+                with suppress(CantBeDone, OSError):  # which is reported when it is written last
+                    if (calls := _gathered(parts, command)).sites:
+                        calls.write(out)
+                write_at = time.monotonic() + EVERY_S
         return program.returncode, False
     except (OSError, subprocess.SubprocessError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
@@ -232,11 +239,12 @@ def _end(program: subprocess.Popen[bytes]) -> None:
             return
 
 
-def _gathered(parts: Path, command: Sequence[str], status: int) -> SeenCalls:
+def _gathered(parts: Path, command: Sequence[str], status: int | None = None) -> SeenCalls:
+    """The calls of all processes; ``status`` is None while the program runs."""
     parts_read: list[SeenCalls] = []
     for file in sorted(parts.glob("*.json"), key=lambda f: [*map(int, f.stem.split("-"))]):
         calls = SeenCalls.read(file)
-        if not calls.complete:
+        if status is not None and not calls.complete:
             calls.unseen.append(
                 f"process {file.stem.split('-')[0]} was killed, or left without its exit being "
                 "noticed: the last second of its calls may be missing"

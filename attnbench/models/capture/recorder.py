@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 ENTRIES = 4096  # calls unlike each other that are known at a time
 RUNS = {
     "mha": "math",
+    "fast path": "math",
     "eager": "written out",
     "products": "written out",
     "flex": "flex, not compiled",
@@ -76,6 +77,7 @@ class Recorder:
         """Entries by an output of compiled code, where its gradient is a call of its own."""
         self.failures: Counter[str] = Counter()  # calls that could not be recorded, by reason
         self.graphs = compiled_graphs()  # what had been compiled before
+        self.whole = 0  # calls that do more than attention
         self.kernels: dict[tuple[CallForm, torch.device], tuple[str, tuple[str, ...]]] = {}
         """The kernel of calls of a form, and the reasons why it is no fused one."""
         self._entries: dict[Any, Entry] = {}
@@ -149,7 +151,12 @@ class Recorder:
         key = where, call.via, form, call.q.device, mask, call.note, call.k.shape
         entry = self._entries.get(key) or self._add_entry(key, call, where, mask, form)
         entry.weights_used |= call.weights_used
-        span.clock.add(span, self.tally, entry, backward=False)
+        if call.api == "fast path":
+            self.whole += 1
+        else:
+            span.clock.add(span, self.tally, entry, backward=False)
+            if (gradient := self.tally.mine.gradient) is not None and in_backward():
+                span.clock.add(span, self.tally, gradient, sign=-1.0, backward=True)
         if entry.site is None:
             self.failures[entry.why] += 1
         self.tally.count(entry, span, until, new_mask=new)
@@ -197,6 +204,8 @@ class Recorder:
         if call.form is None and call.api == "other":
             return None
         kernel, why = self.kernels.get((form, call.q.device), (RUNS.get(form.api, ""), ()))
+        if form.api == "fast path" and call.q.is_cuda:  # where it may take a fused one
+            kernel = ""
         repeated = repeated_heads(call.k, call.v) if has_data(call.k) else 1
         return replace(form, kernel=kernel, why=why, repeated=repeated)
 
@@ -318,6 +327,11 @@ def call_recorded(
     return out
 
 
+def in_backward() -> bool:
+    """True while this thread computes gradients."""
+    return bool(torch._C._current_graph_task_id() >= 0)
+
+
 def compiled_graphs() -> int:
     """The number of graphs that torch's compiler has made in this process."""
     # which another thread may be importing just now
@@ -347,6 +361,10 @@ def _unseen(recorder: Recorder) -> list[str]:
         f"attention calls that torch.compile compiled into larger code: {unknown.total():,} "
         f"({_most_frequent(unknown)}); how often they ran, and for how long, is not known; run "
         "without compiling to have their share": unknown,
+        f"calls of torch's fast path for nn.MultiheadAttention and TransformerEncoder: "
+        f"{recorder.whole:,}; they computed projections, or a whole layer, in the same operator: "
+        "counted, but their seconds are not in the share; torch.backends.mha.set_fastpath_enabled("
+        "False) has attention computed apart": recorder.whole,
         **{
             f"calls that could not be put as a problem: {n:,}: {reason}": n
             for reason, n in recorder.failures.most_common(REASONS)

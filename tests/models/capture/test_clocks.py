@@ -49,6 +49,23 @@ def test_the_gradient_of_a_call_is_timed_and_of_nothing_else(clock):
     assert tally.attention_s == 12.0
 
 
+def test_what_is_recorded_within_a_gradient_is_not_counted_twice(clock):
+    some, x = Recorder(), torch.ones(1, 1, 2, 2, requires_grad=True)
+
+    def again():
+        span = some.begin(x)
+        clock.now += 4.0
+        some.record(lambda: CapturedCall("sdpa", x, x, x), x.detach(), span)
+
+    entry, out = clocks.Entry(), Does.apply(x, again)
+    clocks.watch_gradient(out, (x,), entry, some.tally, clocks.SpanClock())
+    out.sum().backward()
+    again()  # outside of the gradient: nothing is taken off
+    forward, backward = some.tally.by_entry.pop(entry)[1:3]
+    others = sum(counts[1] for counts in some.tally.by_entry.values())
+    assert (forward, backward, others) == (0.0, 0.0, 8.0)
+
+
 def test_looking_at_calls_is_taken_off_the_window_and_the_steps(clock):
     some, x = Recorder(), torch.zeros(1, 1, 2, 2)
     optimizer = torch.optim.SGD([torch.ones(1)], lr=0.1)

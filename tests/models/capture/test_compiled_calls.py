@@ -121,6 +121,17 @@ def test_what_a_checkpoint_stops_as_soon_as_it_is_computed_is_counted(attend):
     assert sum(s.calls for s in calls.sites) == 2
 
 
+def test_what_a_checkpoint_computes_again_is_counted_again():
+    def model(x):
+        return checkpoint(F.scaled_dot_product_attention, x, x, x, use_reentrant=False).relu()
+
+    q, _, _ = qkv(grad=True)
+    with attnbench.capture() as calls:
+        torch.compile(model, backend="aot_eager")(q).sum().backward()
+    assert sum(s.calls for s in calls.sites) in (1, 2)  # the compiler may keep it
+    assert any(s.problem.phase == "train" and s.backward_s > 0 for s in calls.sites)
+
+
 def by_packet(q):
     return aten.scaled_dot_product_attention(q, q, q, is_causal=True)
 

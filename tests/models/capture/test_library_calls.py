@@ -78,6 +78,19 @@ def sageattn_qk_int8_pv_fp16_cuda(q, k, v, tensor_layout="HND", is_causal=False,
     smooth_v=False, return_lse=False, **kwargs):
     return q * 2
 """,
+    # huggingface/diffusers 0.42
+    "diffusers/__init__.py": "",
+    "diffusers/models/__init__.py": "",
+    "diffusers/models/attention_dispatch.py": """
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+class _AttentionBackendRegistry:
+    @classmethod
+    def get_active_backend(cls):
+        return "native", None
+def dispatch_attention_fn(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
+    scale=None, enable_gqa=False, attention_kwargs=None, *, backend=None, parallel_config=None):
+    return sdpa(*(x.transpose(1, 2) for x in (query, key, value)), enable_gqa=True).transpose(1, 2)
+""",
 }
 
 
@@ -105,6 +118,7 @@ Q, K = x(2, 12, 4), x(2, 12, 2)  # [batch, length, heads, width]
 STARTS = torch.tensor([0, 5, 12], dtype=torch.int32)
 SLOPES = torch.tensor([2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8])
 X, PACKED = x(2, 12), x(12, 4)
+ENDS = torch.arange(12) < torch.tensor([[12], [7]])
 CALLS = """
 flash_attn: flash_attn_func(Q, K, K, causal=True) -> b2 h4/2 n12 d8 f32 causal
 flash_attn: flash_attn_func(Q, K, K, causal=True, window_size=(3, -1)) \\
@@ -124,6 +138,8 @@ xformers.ops: memory_efficient_attention(X, X, X, torch.ones(2, 12, 12).tril().l
 sageattention: sageattn(Q.transpose(1, 2), *[K.transpose(1, 2)] * 2, is_causal=True) \
     -> b2 h4/2 n12 d8 f32 causal
 sageattention: sageattn(Q, K, K, tensor_layout="NHD") -> b2 h4/2 n12 d8 f32 none
+diffusers.models.attention_dispatch: dispatch_attention_fn(Q, K, K, ENDS, scale=8**-0.5) \
+    -> b2 h4/2 n12 d8 f32 padding:12,7
 """
 UNLIKE = """
 flash_attn: flash_attn_func(Q, K, K, softcap=30.0) -> are capped
@@ -158,7 +174,8 @@ def test_a_call_is_the_problem_that_its_arguments_say(installed, module, call, p
     site, _ = run(module, call)
     assert str(site.problem) == f"{problem} forward" and site.calls == 1
     assert site.faithful and not site.note
-    assert site.via == f"{module.partition('.')[0]} {call.partition('(')[0]}"
+    library, name = module.partition(".")[0], call.partition("(")[0]
+    assert site.via == ("diffusers native" if library == "diffusers" else f"{library} {name}")
 
 
 def test_few_queries_are_the_last_of_the_keys(installed):

@@ -112,7 +112,7 @@ def test_multi_head_attention_is_seen_without_its_projections():
     assert sum(s.backward_s > 0 for s in calls.sites) == 1
 
 
-def test_the_fast_path_is_counted_with_the_way_to_have_it_seen():
+def test_the_fast_path_is_seen_and_its_seconds_are_not_taken_for_attention():
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
     encoder, x = nn.TransformerEncoder(layer, 2).eval(), torch.randn(2, 10, 32)
     mha = nn.MultiheadAttention(32, 4, batch_first=True).eval()
@@ -121,8 +121,15 @@ def test_the_fast_path_is_counted_with_the_way_to_have_it_seen():
         with attnbench.capture() as calls:
             watched = encoder(x), encoder(x, src_key_padding_mask=ENDS), mha(x, x, x)[0]
     assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
+    assert said(calls) == [
+        ("b2 h4/4 n10 d8 f32 none forward", "encoder layer fast path", 2),
+        ("b2 h4/4 n10 d8 f32 none forward", "mha fast path", 1),
+        ("b2 h4/4 n10 d8 f32 padding:10,7 forward", "encoder layer fast path", 2),
+    ]
+    assert all(s.faithful and s.call.kernel == "math" for s in calls.sites)
+    assert calls.attention_s == 0 and calls.share is None
     (line,) = calls.unseen
-    assert calls.sites == [] and "as a problem: 5:" in line and "set_fastpath_enabled" in line
+    assert "TransformerEncoder: 5;" in line and "not in the share" in line
 
 
 def test_what_is_compiled_stays_one_graph_and_what_was_met_is_said():
