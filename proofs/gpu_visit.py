@@ -240,12 +240,20 @@ class Visit:
         self.steps[step.name] = {"status": status, "seconds": round(seconds, 1), "line": line}
         (self.folder / SUMMARY).write_text(json.dumps(self.steps, indent=1))
 
+    def left(self, todo: Sequence[Step]) -> list[Step]:
+        """The steps that have not come to an end."""
+        return [
+            step
+            for step in todo
+            if self.steps.get(step.name, {}).get("status") not in ("done", "finding")
+        ]
+
     def queue(self, todo: Sequence[Step], call: int | None) -> tuple[list[Step], list[Step]]:
         """The steps that a call has left, and those of others that it goes on to. If no call is
         named, it is the first with steps that have neither ended nor turned out to be impossible.
         """
         ends = {name: one["status"] for name, one in self.steps.items()}
-        left = [step for step in todo if ends.get(step.name) not in ("done", "finding")]
+        left = self.left(todo)
         hopeful = [step for step in left if ends.get(step.name) not in ("left out", "failed")]
         call = call or min((min(step.calls) for step in hopeful or left), default=1)
         own = [step for step in left if call in step.calls]
@@ -318,8 +326,11 @@ def main(words: Sequence[str]) -> int:
         print(f"torch can't use a GPU here: {'; '.join(gpu_warnings(machine))}", file=sys.stderr)
         return 2
     visit = Visit(options.out.resolve(), options.device)
-    todo = [step for step in todo if step.name in options.steps] if options.steps else todo
-    own, more = visit.queue(todo, options.call)
+    if options.steps:
+        todo = [step for step in todo if step.name in options.steps]
+        own, more = visit.left(todo), []
+    else:
+        own, more = visit.queue(todo, options.call)
     try:
         with as_ctrl_c():
             visit.run([*own, *more], 60 * options.minutes)

@@ -38,7 +38,7 @@ DEEDS = [
     "its code run between calls",
     "the mask inverted",
     "NaN in one row",
-    "a result kept by a digest that signs don't change",
+    "a result kept by a digest without signs",
     "a child that answers",
     "a forged answer",
 ]
