@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,64 +77,60 @@ def exact(
     sinks: Tensor | None = None,
     uniform: bool = False,
 ) -> Exact:
-    """Softmax attention of the sampled rows. ``dout`` is [batch, heads, rows, v_head_dim], sinks
-    [heads].
+    """Softmax attention of some rows; ``dout`` is [batch, heads, rows, v_head_dim], sinks [heads].
 
     ``uniform`` gives every key in sight the same weight: what ``mean_v`` computes.
     """
     b, h, c, g = problem.batch, problem.heads, problem.kv_heads, problem.group
-
-    def zeros(heads: int, length: int, width: int) -> Tensor:
-        return torch.zeros(b, heads, length, width, dtype=torch.float64, device=q.device)
-
-    out = zeros(h, len(rows), problem.v_head_dim)
-    dq = zeros(h, len(rows), problem.head_dim)
+    zeros = partial(torch.zeros, dtype=torch.float64, device=q.device)
+    out = zeros(b, h, len(rows), problem.v_head_dim)
+    dq = zeros(b, h, len(rows), problem.head_dim)
     keys = 0 if dout is None else problem.kv_len
-    dk, dv = (zeros(c, keys, width) for width in (problem.head_dim, problem.v_head_dim))
+    dk, dv = (zeros(b, c, keys, width) for width in (problem.head_dim, problem.v_head_dim))
     out_x, dq_x = (y.view(b * c, g, *y.shape[2:]) for y in (out, dq))
     do_x = None if dout is None else dout.reshape(b * c, g, *dout.shape[2:])
     dk_x, dv_x, k_x, v_x = (y.flatten(0, 1) for y in (dk, dv, k, v))
     q_x = q[:, :, rows].reshape(b * c, g, len(rows), -1)
-    sinks_cg = None if sinks is None else sinks.double().view(c, g)
-    d_sinks = None if sinks_cg is None else torch.zeros_like(sinks_cg)
-    entropy, counted = torch.zeros(2, dtype=torch.float64, device=q.device)
+    sinks_cg = torch.full((h,), -torch.inf, device=q.device) if sinks is None else sinks
+    sinks_cg = sinks_cg.double().view(c, g)
+    d_sinks = torch.zeros_like(sinks_cg)
+    shares: list[Tensor] = []
     blocks = list(_blocks(problem, rows, plain=uniform))
     for some in torch.arange(b * c).split(_heads_at_once(problem, len(rows))):
         own = slice(int(some[0]), int(some[-1]) + 1)
         q_xgrd = q_x[own].double() * (0.0 if uniform else 1.0)
         k_xmd, v_xme = k_x[own, None].double(), v_x[own, None].double()
         for block in blocks:
-            k_in, v_in, q_in = (
-                k_xmd[..., block.keys, :],
-                v_xme[..., block.keys, :],
-                q_xgrd[:, :, block.at],
-            )
+            k_in, v_in = k_xmd[..., block.keys, :], v_xme[..., block.keys, :]
+            q_in = q_xgrd[:, :, block.at]
             seen = _own(problem, block.seen, some)
             bias = None if block.bias is None else _own(problem, block.bias, some)
             scores = cap(problem, q_in @ k_in.mT * problem.scale)
             slope = None if problem.softcap is None else 1 - (scores / problem.softcap).square()
-            sink = None if sinks_cg is None else sinks_cg[some % c, :, None, None]
-            p, p_sink = _weights(scores, seen, bias, sink)
+            p, p_sink = _weights(scores, seen, bias, sinks_cg[some % c, :, None, None])
             out_x[own, :, block.at] = o = p @ v_in
-            counts = seen.sum(-1).expand(p.shape[:3])  # as a share of that of as many alike
-            shares = torch.special.entr(p).sum(-1) / counts.double().log()
-            entropy += shares.where(counts > 1, 0.0).sum()
-            counted += (counts > 1).sum()
+            shares.append(_entropy(p, seen))
             if do_x is None:
                 continue
             do = do_x[own, :, block.at].double()
             dv_x[own, block.keys] += p.flatten(1, 2).mT @ do.flatten(1, 2)
             lost = (do * o).sum(-1, keepdim=True)
-            if d_sinks is not None:
-                d_sinks.index_add_(0, some % c, -(p_sink * lost).sum((2, 3)))
+            d_sinks.index_add_(0, some % c, -(p_sink * lost).sum((2, 3)))
             ds = (do @ v_in.mT).sub_(lost).mul_(p)
             ds = ds if slope is None else ds.mul_(slope)
             dq_x[own, :, block.at] = (ds @ k_in).mul_(problem.scale)
             dk_x[own, block.keys] += ds.flatten(1, 2).mT @ q_in.flatten(1, 2) * problem.scale
-    mean = float(entropy / counted.clamp(min=1))
+    mean = float(torch.cat(shares).sum() / max(1, sum(map(len, shares))))
     if dout is None:
         return Exact(out, None, None, None, None, mean)
-    return Exact(out, dq, dk, dv, None if d_sinks is None else d_sinks.flatten(), mean)
+    return Exact(out, dq, dk, dv, None if sinks is None else d_sinks.flatten(), mean)
+
+
+def _entropy(p: Tensor, seen: Tensor) -> Tensor:
+    """By row that sees two keys or more: its entropy as a share of that of uniform weights."""
+    counts = seen.sum(-1).expand(p.shape[:-1])
+    shares = torch.special.entr(p).sum(-1) / counts.double().log()
+    return shares[counts > 1]
 
 
 def _heads_at_once(problem: Problem, rows: int) -> int:
@@ -177,7 +174,7 @@ def cap(problem: Problem, scores: Tensor) -> Tensor:
 
 
 def _weights(
-    scores: Tensor, visible: Tensor, bias: Tensor | None, sink: Tensor | None
+    scores: Tensor, visible: Tensor, bias: Tensor | None, sink: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The softmax over what is in sight and a sink, in place, and the sink's own weight; rows of
     zeros where nothing is in sight.
@@ -186,10 +183,9 @@ def _weights(
         scores += bias
     scores.masked_fill_(~visible, -torch.inf)
     kind = torch.finfo(torch.float64)
-    top = scores.amax(-1, keepdim=True).clamp_(min=kind.min)
-    top = top if sink is None else torch.maximum(top, sink)
+    top = scores.amax(-1, keepdim=True).clamp_(min=kind.min).maximum(sink)
     powers = scores.sub_(top).exp_()
-    beside = torch.zeros_like(top) if sink is None else (sink - top).exp_()
+    beside = (sink - top).exp_()
     total = (powers.sum(-1, keepdim=True) + beside).clamp_(min=kind.tiny)
     return powers.div_(total), beside / total
 
