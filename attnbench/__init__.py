@@ -14,6 +14,7 @@ What a notebook or a model calls is loaded when it is first asked for::
 __version__ = "0.1.0"
 
 LATER = {
+    "NotServed": "attnbench.models.attention:NotServed",
     "attention": "attnbench.models.attention:attention",
     "capture": "attnbench.models.capture.capture:capture",
     "choose": "attnbench.notebook.verbs:choose",

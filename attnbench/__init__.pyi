@@ -1,3 +1,4 @@
+from attnbench.models.attention import NotServed as NotServed
 from attnbench.models.attention import attention as attention
 from attnbench.models.capture.capture import capture as capture
 from attnbench.models.dispatch import dispatch as dispatch
