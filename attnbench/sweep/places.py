@@ -35,7 +35,6 @@ class Slot:
     """The kind of machine: records of one kind may be ranked together."""
     machine: Mapping[str, Any] = field(default_factory=dict)
     """The fingerprint of that kind."""
-    ceilings: Mapping[str, Any] = field(default_factory=dict)
     readings: list[float] = field(default_factory=list)
     off: float = 0.0
     """The share by which the latest reading was off, signed; 0 where that is noise."""
