@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import msgspec
 from msgspec import Meta, field
 
-from attnbench.core.format import duration, key_values, percent
+from attnbench.core.format import key_values
 from attnbench.core.protocol import FINDINGS as FINDINGS
 from attnbench.core.protocol import NOT_TRIED as NOT_TRIED
 from attnbench.core.protocol import PROTOCOL as PROTOCOL
@@ -123,15 +123,6 @@ class Time(Part, frozen=True):
     sustained_share: Amount | None = None
     """The least time by products back to back, over ``sustained_s``."""
     flags: list[str] = []
-
-    def sustained_words(self) -> str:
-        """``back to back 1.05 ms, 78 % of the hot product``; nothing where that was not tried."""
-        if self.sustained_s is None:
-            return ""
-        words = f"back to back {duration(self.sustained_s)}"
-        if self.sustained_share is not None:
-            words += f", {percent(self.sustained_share)} of the hot product"
-        return words
 
     @property
     def doubts(self) -> list[str]:

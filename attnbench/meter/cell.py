@@ -30,7 +30,7 @@ from attnbench.meter.audit import (
     chosen,
     unattested,
 )
-from attnbench.meter.clocks import Clock, EventClock, GraphClock
+from attnbench.meter.clocks import Clock, EventClock
 from attnbench.meter.determinism import try_determinism
 from attnbench.meter.endings import NOTE, Implausible, NotReady, refused
 from attnbench.meter.energy import counter_for, measure_energy
@@ -126,7 +126,7 @@ def _sustained(ready: Ready, timed: Timed, clock: EventClock, time: Time) -> Tim
     job, problem = ready.job, ready.job.problem
     if clock.name == "e2e" or problem.phase == "backward":
         return time
-    run = clock.step(timed.run) if isinstance(clock, GraphClock) else timed.run
+    run = clock.step(timed.run)
     timed.before()
     gpu = device_for(problem.device)
     seconds = clocks.back_to_back(gpu, run, time.median_s, clocks.HOT_S)
@@ -145,7 +145,7 @@ def _energy(problem: Problem, timed: Timed, clock: Clock) -> Energy:
         return counter
     if problem.phase == "backward":
         return Energy(why=NOT_ALONE)
-    run = clock.step(timed.run) if isinstance(clock, GraphClock) else timed.run
+    run = clock.step(timed.run)
     energy = measure_energy(problem.batch * problem.q_len, run, timed.before, counter)
     timed.settle()
     _check(timed)
@@ -194,7 +194,7 @@ def audited(
     elif host:
         audit = audit_host(timed, threads)
     else:
-        run = clock.step(timed.run) if isinstance(clock, GraphClock) else timed.run
+        run = clock.step(timed.run)
         audit = audit_device(timed, run, seconds, not clock.flags, low_s)
     _check(timed)
     if audit.implausible is not None:

@@ -37,6 +37,10 @@ class Clock:
         """The SM's clock at the end of each batch; empty where it is not known."""
         return []
 
+    def step(self, call: Step) -> Step:
+        """What it runs for a call."""
+        return call
+
     def samples(self, before: Step, call: Step, count: int) -> list[float]:
         """Seconds of ``count`` calls, ``before`` running untimed ahead of each."""
         raise NotImplementedError

@@ -34,25 +34,17 @@ MEMORY = "[memory]"  # the name of an allocation, or of a release
 Event = tuple[str, Any]  # an event with its name, which takes long to read
 
 
-class Own(NamedTuple):
-    """An operator's event, with its time without the operators that it called."""
-
-    event: Any
-    name: str
-    nanoseconds: int
-
-
 def shown_name(name: str) -> str:
     """The name as it is shown: a compiled graph's without its hash."""
     return "compiled graph" if name.startswith(COMPILED) else name
 
 
-def own_of(events: Iterable[Event], names: tuple[str, ...] = OPERATORS) -> Iterator[Own]:
-    """Each operator that ran, without the operators inside it."""
-    by_thread = defaultdict[int, Any](list)
+def own_times(events: Iterable[Event]) -> Iterator[tuple[str, int]]:
+    """Each operator that ran, with its nanoseconds without the operators that it called."""
+    by_thread = defaultdict[int, list[tuple[int, int, int, str]]](list)
     for number, (name, event) in enumerate(events):
-        if name.startswith(names):  # the longer of two that start at once called the other
-            call = (event.start_ns(), -event.duration_ns(), number, name, event)
+        if name.startswith(OPERATORS):  # the longer of two that start at once called the other
+            call = (event.start_ns(), -event.duration_ns(), number, name)
             by_thread[event.start_thread_id()].append(call)
     for calls in by_thread.values():
         calls.sort()
@@ -64,7 +56,7 @@ def own_of(events: Iterable[Event], names: tuple[str, ...] = OPERATORS) -> Itera
             if within:
                 own[within[-1][1]] += minus
             within.append((start - minus, at))
-        yield from (Own(call[4], call[3], mine) for call, mine in zip(calls, own, strict=True))
+        yield from ((name, mine) for (*_, name), mine in zip(calls, own, strict=True))
 
 
 BETWEEN = "attnbench: between forward and backward"
@@ -188,8 +180,8 @@ def _events(profiler: Any) -> list[Event]:
 
 def _observed(memory: Memory, events: list[Event], results: dict[str, torch.Tensor]) -> Observed:
     spent = Counter[str]()
-    for each in own_of(events):
-        spent[each.name] += each.nanoseconds
+    for name, nanoseconds in own_times(events):
+        spent[name] += nanoseconds
     longest = [name for name, nanoseconds in spent.most_common(MOST_KERNELS) if nanoseconds > 0]
     ran = frozenset(name for name in {name for name, _ in events} if OPERATOR.match(name))
     return Observed(memory, longest, ran, results)

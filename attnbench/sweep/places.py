@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 from attnbench.core.lock import lock_for
@@ -36,7 +35,6 @@ class Slot:
     """The kind of machine: records of one kind may be ranked together."""
     machine: Mapping[str, Any] = field(default_factory=dict)
     """The fingerprint of that kind."""
-    ceilings: Mapping[str, Any] = field(default_factory=dict)
     readings: list[float] = field(default_factory=list)
     off: float = 0.0
     """The share by which the latest reading was off, signed; 0 where that is noise."""
@@ -89,11 +87,9 @@ class Local:
 
     note = ""
 
-    def __init__(self, devices: Sequence[str] = (), first: Path | None = None) -> None:
-        """``devices``: several GPUs; raises InvalidProblem for what is not here. ``first``: a
-        folder in which workers look first for what they import.
-        """
-        self.machine, self._devices, self._first = this_machine(), devices, first
+    def __init__(self, devices: Sequence[str] = ()) -> None:
+        """``devices``: several GPUs; raises InvalidProblem for what is not here."""
+        self.machine, self._devices = this_machine(), devices
         kinds = sorted({device.split(":")[0] for device in devices})
         self.kind = kinds[0] if kinds else None
         option = f"--devices {','.join(devices)}"
@@ -117,7 +113,7 @@ class Local:
         A worker for a GPU that the run names sees no other one, so that it is its ``cuda``. Raises
         DeviceBusy where another run holds one.
         """
-        devices = self._devices if len(self._devices) > 1 else [*self._devices, device][:1]
+        devices = self._devices or [device]
         with lock_for(devices), ExitStack() as engines:
             slots = []
             for each in devices:
@@ -125,9 +121,8 @@ class Local:
                 if each in self._devices and ":" in each and (gpu := here(each, own)):
                     own, device_there = replace(own, gpus=(gpu,)), "cuda"
                     variables = {"CUDA_VISIBLE_DEVICES": gpu.uuid}
-                engine = LocalEngine(
-                    settings, path=self._first, limited=device_there == "cpu", variables=variables
-                )
+                limited = device_there == "cpu"
+                engine = LocalEngine(settings, limited=limited, variables=variables)
                 engines.callback(engine.close)
                 slots.append(Slot(engine, device_there, own.kind, own.to_dict()))
             yield slots

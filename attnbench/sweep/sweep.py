@@ -140,7 +140,6 @@ def _described(
             nodes[slot.node] = about
             folder.header.setdefault("ceilings", ceilings)
             folder.save_header()
-        slot.ceilings = nodes[slot.node]["ceilings"]
         there.append(slot)
     return there
 
@@ -217,7 +216,8 @@ class Sweep:
             return None if over or not self._cells else self._cells.popleft()
 
     def _lane(self, slot: Slot) -> None:
-        header, since = {**self._folder.header, "ceilings": slot.ceilings}, list[Cell]()
+        whole, since = self._folder.header, list[Cell]()
+        header = {**whole, "ceilings": whole["nodes"][slot.node]["ceilings"]}
         while (cell := self._next()) is not None:
             try:
                 if not slot.readings:
