@@ -198,21 +198,22 @@ def shared_words(scenes: Sequence[Scene]) -> list[str]:
 
 
 def how_sure(scenes: Sequence[Scene]) -> str:
-    """``of 15 answers 11 are clear, 4 are tied, 10 are noisy; 9 samples a timing at …``
+    """``of 15 answers 3 are clear, 2 are tied, 10 are noisy; 9 samples a timing at …``
 
-    Empty where there is no answer.
+    Each answer counts once, a noisy one as that; empty where there is none.
     """
     answers = {id(s.answer.time): s.answer for scene in scenes for s in scene.standings if s.answer}
+    quiet = [answer for answer in answers.values() if not answer.flags]
     times = {id(r.time): r.time for scene in scenes for r in scene.regime.records if r.time}
     if not answers:
         return ""
-    ties = sum(bool(a.equal) for a in answers.values())
-    leads = sum(a.next is not None and not a.equal for a in answers.values())
+    ties = sum(bool(a.equal) for a in quiet)
+    leads = sum(a.next is not None and not a.equal for a in quiet)
     counts = {
         "clear": leads,
         "tied": ties,
-        "of the only exact variant": len(answers) - ties - leads,
-        "noisy": sum(bool(a.flags) for a in answers.values()),
+        "of the only exact variant": len(quiet) - ties - leads,
+        "noisy": len(answers) - len(quiet),
     }
     each = (f"{n} {'is' if n == 1 else 'are'} {kind}" for kind, n in counts.items() if n)
     noisy = sum(bool(time.doubts) for time in times.values())
