@@ -209,8 +209,8 @@ def _trust(run: ReportRun) -> Iterator[str]:
     else:
         yield "no timing was noisy"
     spoiled = run.path / SPOILED
-    again = spoiled.read_bytes().count(b"\n") if spoiled.is_file() else 0
-    if again:
+    earlier = spoiled.read_bytes().count(b"\n") if spoiled.is_file() else 0
+    if again := run.again + earlier:
         yield f"{counted(again, 'measurement')} made while the machine drifted were repeated"
     yield from run.notes
 
