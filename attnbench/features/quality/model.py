@@ -29,7 +29,7 @@ from attnbench.core.stats import Comparison, Verdict
 from attnbench.features.quality.pretrained import WORKER_MODULE, open_session
 from attnbench.features.quality.task import (
     WORKER,
-    Interval,
+    QualityFigure,
     Result,
     ResultGroup,
     Row,
@@ -168,7 +168,7 @@ def long_texts(original: Mapping[str, Any]) -> list[int]:
     return long if len(long) >= ENOUGH else list(range(len(original["tokens"])))
 
 
-def median_of(cosines: Sequence[float | None]) -> dict[str, Interval]:
+def median_of(cosines: Sequence[float | None]) -> dict[str, QualityFigure]:
     """The median with its 95 % interval, and the worst; neither of no numbers."""
     numbers = [x for x in cosines if x is not None]
     if not numbers:
@@ -176,8 +176,8 @@ def median_of(cosines: Sequence[float | None]) -> dict[str, Interval]:
     ends = stats.median_interval(numbers, stats.CONFIDENCE)
     worst = min(numbers)
     return {
-        "cosine": Interval(statistics.median(numbers), *ends),
-        "worst text": Interval(worst, worst, worst),
+        "cosine": QualityFigure(statistics.median(numbers), *ends),
+        "worst text": QualityFigure(worst, worst, worst),
     }
 
 
@@ -224,7 +224,7 @@ def _result(
     if step is None:
         return Result(**about, scores=scores)
     pairs, faster = step
-    ratio = Interval(*(getattr(pairs, end) for end in ("ratio", "low", "high")))
+    ratio = QualityFigure(*(getattr(pairs, end) for end in ("ratio", "low", "high")))
     step_s = statistics.median_high(pairs.b_s)
     return Result(**about, scores=scores, step=ratio, step_s=step_s, faster=faster)
 

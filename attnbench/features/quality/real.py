@@ -21,7 +21,7 @@ from attnbench.core.record import NOT_TRIED, Status
 from attnbench.features.quality.pretrained import WORKER_MODULE, Session, open_session
 from attnbench.features.quality.task import (
     WORKER,
-    Interval,
+    QualityFigure,
     Result,
     ResultGroup,
     Row,
@@ -132,11 +132,12 @@ def results(evidence: Evidence) -> list[ResultGroup]:
     return [ResultGroup("on what the layers pass on", "all layers", LEVEL, "softmax", some)]
 
 
-def _scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, Interval]:
+def _scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, QualityFigure]:
     """The mean over layers, from the worst to the best, then each source."""
     some = [row["skill"] for row in rows if row["source"] not in MADE_UP] or [rows[0]["skill"]]
-    whole = Interval(statistics.fmean(some), min(some), max(some))
-    return {"all layers": whole} | {row["source"]: Interval(*[row["skill"]] * 3) for row in rows}
+    whole = QualityFigure(statistics.fmean(some), min(some), max(some))
+    sources = {row["source"]: QualityFigure(*[row["skill"]] * 3) for row in rows}
+    return {"all layers": whole} | sources
 
 
 def notes(evidence: Evidence) -> Iterator[str]:

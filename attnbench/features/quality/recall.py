@@ -28,11 +28,11 @@ from attnbench.core.stats import CONFIDENCE, student_quantile
 from attnbench.core.tuned import TunedOptions
 from attnbench.features.quality.task import (
     WORKER,
-    Interval,
+    Judgement,
+    QualityFigure,
     Result,
     ResultGroup,
     Row,
-    Standing,
     TaskRun,
     refusal,
     stages,
@@ -308,15 +308,15 @@ LEVEL = 0.99
 
 def over_seeds(
     values: Sequence[float], least: float = -math.inf, most: float = math.inf
-) -> Interval | None:
+) -> QualityFigure | None:
     """The mean with Student's interval, cut to what the values may be; None of no values."""
     if not values:
         return None
     mean, n = statistics.fmean(values), len(values)
     if n == 1:
-        return Interval(mean)
+        return QualityFigure(mean)
     half = student_quantile((1 + CONFIDENCE) / 2, n - 1) * statistics.stdev(values) / math.sqrt(n)
-    return Interval(mean, max(least, mean - half), min(most, mean + half))
+    return QualityFigure(mean, max(least, mean - half), min(most, mean + half))
 
 
 def results(evidence: Evidence) -> list[ResultGroup]:
@@ -330,7 +330,7 @@ def results(evidence: Evidence) -> list[ResultGroup]:
         some = _at_the_end(setting, rows, baseline, by_steps=by_steps)
         own = next(each.scores for each in some if each.variant == baseline)
         # what the baseline lacks too tells nothing of the others
-        kept = [name for name, x in own.items() if x.standing(LEVEL) is Standing.KEEPS]
+        kept = [name for name, x in own.items() if x.judge(LEVEL) is Judgement.KEEPS]
         judged = (kept or [f"{setting.most} pairs"])[-1]
         about = f"after {words} each ({setting.slug})"
         groups.append(ResultGroup(about, judged, LEVEL, baseline, some))
@@ -376,13 +376,13 @@ def _ends(curve: Sequence[Row], by_steps: bool, steps: int) -> list[Row]:
     return [x for x in curve if (x["step"] == steps if by_steps else x["in_time"])][:1]
 
 
-def _ratio(ratios: Sequence[float]) -> Interval | None:
+def _ratio(ratios: Sequence[float]) -> QualityFigure | None:
     """The geometric mean of ratios seed by seed, and its interval."""
     mean = over_seeds([math.log(ratio) for ratio in ratios])
     if mean is None:
         return None
     ends = (None if x is None else math.exp(min(x, 700.0)) for x in (mean.low, mean.high))
-    return Interval(math.exp(mean.value), *ends)
+    return QualityFigure(math.exp(mean.value), *ends)
 
 
 def notes(evidence: Evidence) -> list[str]:

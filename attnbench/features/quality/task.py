@@ -41,7 +41,7 @@ class TaskRun:
     """The rows of evidence as they come; it may be ended at a None, too."""
 
 
-class Standing(StrEnum):
+class Judgement(StrEnum):
     """The side of a level on which a score lies."""
 
     KEEPS = "kept by"
@@ -49,27 +49,33 @@ class Standing(StrEnum):
     OPEN = "can't be told of"
 
 
-MARKS = {Standing.KEEPS: " ✓", Standing.LACKS: "", Standing.OPEN: " ?"}
+MARKS = {Judgement.KEEPS: " ✓", Judgement.LACKS: "", Judgement.OPEN: " ?"}
 
 
-class Interval(Struct, frozen=True):
+class QualityFigure(Struct, frozen=True):
     """A figure and its interval; without ends where one sample shows none."""
 
     value: float
     low: float | None = None
     high: float | None = None
 
-    def standing(self, level: float) -> Standing:
+    def judge(self, level: float) -> Judgement:
         """The side on which the whole interval lies."""
         if self.low is None or self.high is None or self.low < level <= self.high:
-            return Standing.OPEN
-        return Standing.KEEPS if self.low >= level else Standing.LACKS
+            return Judgement.OPEN
+        return Judgement.KEEPS if self.low >= level else Judgement.LACKS
 
     def __str__(self) -> str:
         """``0.865 ± 0.023``, by the end that is farther off."""
         if self.low is None or self.high is None or self.low == self.high:
             return f"{self.value:.3f}"
         return f"{self.value:.3f} ± {max(self.high - self.value, self.value - self.low):.3f}"
+
+    @property
+    def three(self) -> tuple[float, float, float]:
+        """It and both ends; thrice itself where it has none."""
+        value, low, high = self.value, self.low, self.high
+        return value, value if low is None else low, value if high is None else high
 
     @property
     def with_ends(self) -> str:
@@ -84,9 +90,9 @@ class Result(Struct, frozen=True):
     variant: str
     computes: str
     family: str
-    scores: Mapping[str, Interval] = {}
+    scores: Mapping[str, QualityFigure] = {}
     """1 is as good as exact softmax; none for what has a step's time alone."""
-    step: Interval | None = None
+    step: QualityFigure | None = None
     """A step's time over the baseline's."""
     step_s: float | None = None
     faster: bool = False
@@ -116,7 +122,7 @@ class ResultGroup(Struct, frozen=True):
         some = [
             (result.step.value, result.variant, result)
             for result in self.judged()
-            if result.step and result.scores[self.score].standing(level) is Standing.KEEPS
+            if result.step and result.scores[self.score].judge(level) is Judgement.KEEPS
         ]
         return [result for *_, result in sorted(some, key=lambda each: each[:2])]
 
