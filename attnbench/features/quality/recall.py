@@ -23,19 +23,17 @@ from attnbench.command.terminal import say
 from attnbench.core.evidence import Evidence, made_here
 from attnbench.core.format import counted, duration, percent, roughly
 from attnbench.core.machine import Machine, pace, this_machine
-from attnbench.core.process import Worker
 from attnbench.core.stats import CONFIDENCE, student_quantile
 from attnbench.core.tuned import TunedOptions
 from attnbench.features.quality.task import (
-    WORKER,
     Judgement,
     QualityFigure,
     Result,
     ResultGroup,
     Row,
     TaskRun,
+    TaskWorker,
     refusal,
-    stages,
     status_words,
     variant_row,
 )
@@ -219,8 +217,8 @@ def run_training(job: TrainingJob) -> Row:
     row = {**variant_row(job.variant), **about, "state_numbers": None, "curve": []}
     values = {**vars(job), "variant": job.variant.to_dict(), "setting": asdict(job.setting)}
     question = {"device": job.setting.device, "job": values}
-    with Worker(WORKER, job.threads, limited=False) as worker:
-        for stage in stages(worker, TRAIN, question, START_S + 2 * job.limit_s):
+    with TaskWorker(job.threads) as worker:
+        for stage in worker.stages(TRAIN, question, START_S + 2 * job.limit_s):
             if "checkpoint" in stage:
                 row["curve"].append(stage["checkpoint"])
             else:

@@ -6,7 +6,7 @@ A task is a module with three functions, which :mod:`attnbench.features.quality.
     results(evidence) -> [ResultGroup]    what the kept rows show: a table and a panel each
     notes(evidence) -> [str]              what its words mean
 
-What needs torch runs in a process of its own: :func:`stages` names the function that answers there.
+What needs torch runs in a process of its own, which a :class:`TaskWorker` asks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from impls.problem import Problem
 from impls.spec import Variant
 
 Row = dict[str, Any]
-WORKER = "attnbench.features.quality.worker"
 
 
 @dataclass(frozen=True)
@@ -149,24 +148,25 @@ def refusal(row: Variant, problem: Problem, machine: Machine) -> Row | None:
     return None if reason is None else variant_row(row, "refused", reason)
 
 
-def stages(
-    worker: Worker, answer: str, question: Mapping[str, Any], limit_s: float
-) -> Iterator[Row]:
-    """The parts of an answer; where it ends badly, the last has ``status`` and ``reason``.
+class TaskWorker(Worker):
+    """Asks the process of a task, which answers in parts of a row."""
 
-    ``answer``: the function that yields them, as ``module:function``.
-    """
-    try:
-        yield from worker.messages({**question, "answer": answer}, limit_s)
-    except WorkerLost as lost:
-        yield {"status": "timed_out" if lost.timed_out else "crashed", "reason": str(lost)}
+    def __init__(self, threads: int, *, limited: bool = False) -> None:
+        super().__init__("attnbench.features.quality.worker", threads, limited=limited)
 
+    def stages(self, answer: str, question: Mapping[str, Any], limit_s: float) -> Iterator[Row]:
+        """The parts of an answer; where it ends badly, the last has ``status`` and ``reason``.
 
-def whole_answer(
-    worker: Worker, answer: str, question: Mapping[str, Any], limit_s: float
-) -> Iterator[Row]:
-    """The parts of an answer that a task can't do without; raises CantBeDone for a bad end."""
-    for stage in stages(worker, answer, question, limit_s):
-        if "status" in stage:
-            raise CantBeDone(f"the original model could not be run: {stage['reason']}")
-        yield stage
+        ``answer``: the function that yields them, as ``module:function``.
+        """
+        try:
+            yield from self.messages({**question, "answer": answer}, limit_s)
+        except WorkerLost as lost:
+            yield {"status": "timed_out" if lost.timed_out else "crashed", "reason": str(lost)}
+
+    def original(self, answer: str, question: Mapping[str, Any], limit_s: float) -> Iterator[Row]:
+        """The parts of an answer of the original model; raises CantBeDone for a bad end."""
+        for stage in self.stages(answer, question, limit_s):
+            if "status" in stage:
+                raise CantBeDone(f"the original model could not be run: {stage['reason']}")
+            yield stage
