@@ -265,13 +265,11 @@ def steps(
     First the rows of what can't be trained, and the baseline once more for the budget of time;
     raises CantBeDone where it can't be trained.
     """
-    baseline, *_ = variants = [
-        v for v in candidates if refusal(v, setting.problem, machine) is None
-    ]
-    for refused in (refusal(v, setting.problem, machine) for v in candidates):
-        if refused is not None:
-            progress.tell(f"{refused['variant']} is not trained: {status_words(refused)}")
-            yield {**refused, "setting": asdict(setting), "curve": []}
+    pairs = [(v, refusal(v, setting.problem, machine)) for v in candidates]
+    baseline, *_ = variants = [v for v, refused in pairs if refused is None]
+    for refused in (refused for _, refused in pairs if refused is not None):
+        progress.tell(f"{refused['variant']} is not trained: {status_words(refused)}")
+        yield {**refused, "setting": asdict(setting), "curve": []}
     seeds, threads = header["seeds"], header["threads"]
     step_s = STEP_S * pace() + call_s(setting.problem, machine)
     each_s = LOAD_S * pace() + setting.steps * step_s
