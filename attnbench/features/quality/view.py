@@ -177,7 +177,7 @@ def _draw_panel(
     axes: Axes,
     group: ResultGroup,
     results: Sequence[Result],
-    looks: Mapping[str, style.Look],
+    looks: Mapping[str, style.VariantLook],
     worst: float,
 ) -> list[str]:
     """The points with both intervals; the variants that none beats both ways."""

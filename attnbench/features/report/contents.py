@@ -20,7 +20,7 @@ from attnbench.core.format import counted, duration, percent, size
 from attnbench.core.record import FINDINGS
 from attnbench.features.claims.view import claims_for_page
 from attnbench.features.quality.verb import quality_for_page
-from attnbench.report.figures.style import Look, looks
+from attnbench.report.figures.style import VariantLook, looks
 from attnbench.report.scenes import ReportRun, Scene, hardware, machine_line, part, scenes
 from attnbench.report.sentences import (
     Headline,
@@ -65,7 +65,7 @@ class Contents:
     runs: Sequence[ReportRun]
     abouts: Sequence[About]
     scenes: Sequence[Scene]
-    looks: Mapping[str, Look]
+    looks: Mapping[str, VariantLook]
     missing: Sequence[Missing]
     to_run: Mapping[int, str]
     """The path from the report to the folder of each run, by its number."""

@@ -21,7 +21,7 @@ from attnbench.core.format import positive
 from attnbench.core.record import NOT_TRIED, Record, Time
 from attnbench.core.settings import KEPT, allocator_of
 from attnbench.features.report.contents import Contents
-from attnbench.report.figures.style import MARKERS, Look
+from attnbench.report.figures.style import MARKERS, VariantLook
 from attnbench.report.scenes import ReportRun, Scene
 from attnbench.report.sentences import distinct_words
 from attnbench.sweep.presets import PRESETS
@@ -45,7 +45,7 @@ class PageCell:
     """Its line in the run's records.jsonl, counted from 1."""
     scene: Scene | None
     """None for a cell that was measured again later in its run."""
-    look: Look
+    look: VariantLook
     to_best: float | None = None
     """Its median over that of the fastest exact variant at its length."""
 

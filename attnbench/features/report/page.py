@@ -28,7 +28,7 @@ from attnbench.features.report.facts import (
     packed,
     place,
 )
-from attnbench.report.figures.style import Look
+from attnbench.report.figures.style import VariantLook
 from attnbench.report.scenes import ReportRun, Scene, gather
 from attnbench.report.sentences import (
     beside,
@@ -176,7 +176,7 @@ def _card(
 
 def _row(
     scene: Scene,
-    looks: Mapping[str, Look],
+    looks: Mapping[str, VariantLook],
     by_record: Mapping[int, PageCell],
     stretch: Stretch,
 ) -> dict[str, Any]:

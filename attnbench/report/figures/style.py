@@ -37,7 +37,7 @@ MEANINGS = {
 
 
 @dataclass(frozen=True)
-class Look:
+class VariantLook:
     """The look of a variant, the same in every report: its name alone decides it."""
 
     number: int
@@ -99,7 +99,7 @@ def filled(fill: str, colour: str, marker: str = "o", size: float = 4.0) -> dict
     }
 
 
-def looks(records: Iterable[Any]) -> dict[str, Look]:
+def looks(records: Iterable[Any]) -> dict[str, VariantLook]:
     """A look for each variant of these records, in their order."""
     places = {name: place for place, name in enumerate(dict.fromkeys((*FIRST, *own_rows())))}
     variants: dict[str, tuple[str, str]] = {}
@@ -109,7 +109,7 @@ def looks(records: Iterable[Any]) -> dict[str, Look]:
     looks = {}
     for number, (variant, both) in enumerate(variants.items()):
         other = zlib.crc32(variant.encode("utf-8", "replace")) % (len(HUES) * len(MARKERS))
-        looks[variant] = Look(number, variant, *both, places.get(variant, other))
+        looks[variant] = VariantLook(number, variant, *both, places.get(variant, other))
     return looks
 
 
@@ -117,7 +117,7 @@ NAMES = 112.0
 """Points beside axes that a legend has, names included."""
 
 
-def legend(figure: Figure, looks: Iterable[Look]) -> None:
+def legend(figure: Figure, looks: Iterable[VariantLook]) -> None:
     """The marks of variants, in this order at the right, and what their fillings mean."""
     from matplotlib.lines import Line2D
 
