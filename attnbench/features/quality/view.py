@@ -170,7 +170,7 @@ def draw(evidence: Evidence, groups: Sequence[ResultGroup]) -> Plot | None:
         order = sorted(looks.values(), key=lambda look: look.variant not in best)
         style.legend(figure, order[:NAMES])
         words = f"Beaten by none both ways: {', '.join(dict.fromkeys(best))}"
-        return finish(figure, evidence.kind, title, words)
+        return finish(figure, title, words)
 
 
 def _draw_panel(

@@ -133,11 +133,11 @@ def legend(figure: Figure, looks: Iterable[VariantLook]) -> None:
     figure.legend(handles=handles, fontsize=8, handlelength=2.4, handletextpad=0.5, **at)
 
 
-def limits(values: Iterable[float], least: float = 6.0, room: float = 0.06) -> tuple[float, float]:
+def limits(values: Iterable[float], least: float) -> tuple[float, float]:
     """Ends of a logarithmic axis that hold the values, one at least ``least`` times the other."""
     some = list(values)
     low, high = min(some), max(some)
     wider = max(1.0, (least * low / high) ** 0.5)
     low, high = low / wider, high * wider
-    edge = (high / low) ** room
+    edge = (high / low) ** 0.06  # free at either end
     return low / edge, high * edge
