@@ -86,6 +86,12 @@ def test_each_cell_knows_its_line_its_ratios_its_units_and_its_place(filled):
     assert less.fidelity == "< 0"
 
 
+def test_what_its_host_alone_makes_slower_is_not_marked_as_noisy(filled):
+    flags = {"a": ["launch-bound: 2.0x from end to end"], "b": ["drifting: much"], "c": []}
+    page = html.render(filled([timed(name, 1e-3, flags=some) for name, some in flags.items()]))
+    assert re.findall(r"<td>\[0\.980, 1\.02\](.*?)</td>", page) == ["", " ?", ""]
+
+
 def unpacked(word):
     return json.loads(zlib.decompress(base64.b64decode(word)))
 
