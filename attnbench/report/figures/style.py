@@ -23,12 +23,6 @@ SHIFT = 3
 """The list of hues is turned by so many each time that it is used up."""
 HALF = "left"
 FILLS = {"softmax": "full", "its own operator": "none"}
-DASHES: dict[str, str | tuple[int, tuple[float, ...]]] = {
-    "full": "-",
-    HALF: (0, (4, 2)),
-    "none": (0, (1.2, 1.6)),
-}
-"""Lines of variants whose marks are filled so."""
 MEANINGS = {
     "full": "exactly softmax",
     HALF: "near it, or\non its own pattern",
@@ -74,11 +68,6 @@ class VariantLook:
     def fill(self) -> str:
         """Full, half or hollow, by what it computes."""
         return FILLS.get(self.computes, HALF)
-
-    @property
-    def dash(self) -> str | tuple[int, tuple[float, ...]]:
-        """The dash of its lines, by what it computes."""
-        return DASHES[self.fill]
 
     def marks(self, size: float = 4.0) -> dict[str, Any]:
         """Its marker, as arguments of matplotlib's ``plot``."""
