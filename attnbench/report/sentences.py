@@ -121,15 +121,11 @@ def headlines(
             doing = TO_DO.get(scene.regime.phase, f"For {scene.regime.phase}")
             winner = standing.answer.winner if standing.answer else ""
             text, use = advice(standing), "use " if advice(standing).startswith("use ") else ""
-            before = f"{doing} at {standing.length:,} {_unit(scene)}{on}, {use}"
+            before = f"{doing} at {standing.length:,} {scene.regime.unit}{on}, {use}"
             after = f"{text[len(use) + len(winner) :]}."
             also = str(beside(standing) or "")
             lines.append(Headline(before, winner, after, also, scene.number))
     return lines
-
-
-def _unit(scene: Scene) -> str:
-    return "keys" if scene.regime.phase == "decode" else "tokens"
 
 
 def advice(standing: Standing, doubts: Sequence[str] | None = None) -> str:
@@ -252,7 +248,7 @@ def only(run: ReportRun, scenes: Sequence[Scene]) -> Only | None:
     }
     worst = max(ratios)
     scene, length = ratios[worst]
-    where = f"{names[scene.number].replace(' · ', ', ')}, {length:,} {_unit(scene)}"
+    where = f"{names[scene.number].replace(' · ', ', ')}, {length:,} {scene.regime.unit}"
     factor, count = first.mostly()
     missed = first.problems - len(first.ratios)
     near = f"within {factor:g}× of the best on {count} of {first.problems} problems"

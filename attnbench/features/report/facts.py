@@ -151,6 +151,7 @@ def drawing(contents: Contents, numbers: Mapping[int, int]) -> dict[str, Any]:
         scenes[scene.number] = {
             **axes_of(scene),
             "title": apart[scene.number],
+            "unit": scene.regime.unit,
             "lengths": [s.length for s in scene.standings if s.timed],
             "margin": shorten(scene.run.margin),
             "names": {place[name]: with_same(name, x) for name, x in scene.one_kernel.items()},
