@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from attnbench.answer.ranking import Answer
-from attnbench.answer.standings import FACTORS, SKILLED, Faster, Standing, advised, closeness
+from attnbench.answer.standings import FACTORS, SKILLED, Faster, Standing, advise, closeness
 from attnbench.core import format
 from attnbench.core.record import FINDINGS, Status, Time
 from attnbench.report.scenes import ReportRun, Scene
@@ -238,7 +238,7 @@ def only(run: ReportRun, scenes: Sequence[Scene]) -> Only | None:
     ranked = closeness(scene.regime for scene in own)
     if not ranked or ranked[0].problems < FEWEST:
         return None
-    first = advised(ranked, (s for scene in own for s in scene.standings))
+    first = advise(ranked, (s for scene in own for s in scene.standings))
     names = distinct_words(own)
     ratios = {
         exact[first.variant] / min(exact.values()): (scene, length)

@@ -71,7 +71,7 @@ def answer(arguments: Namespace, problem: Problem, wants: Wants, table: Table) -
         if (choice := first_answer(here, problem, wants, table)) is not None:
             say(f"from {choice.source}, which was measured here; to measure anew: --measure")
             return choice
-    return measured(problem, wants, table, arguments)
+    return measure_anew(problem, wants, table, arguments)
 
 
 # ---- from runs that there are --------------------------------------------------------------------
@@ -215,7 +215,7 @@ def _circumstances(header: Mapping[str, Any]) -> list[Any]:
 # ---- a new run -----------------------------------------------------------------------------------
 
 
-def measured(problem: Problem, wants: Wants, table: Table, arguments: Namespace) -> Choice:
+def measure_anew(problem: Problem, wants: Wants, table: Table, arguments: Namespace) -> Choice:
     """The choice of a new run of this problem alone, with pairs of what its medians leave near.
 
     The run's header keeps what was left out, why, and the pairs, for the next time it is read.

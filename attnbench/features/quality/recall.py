@@ -326,8 +326,8 @@ def results(evidence: Evidence) -> list[ResultGroup]:
         some = _at_the_end(setting, rows, baseline, by_steps=by_steps)
         own = next(each.scores for each in some if each.variant == baseline)
         # what the baseline lacks too tells nothing of the others
-        kept = [name for name, x in own.items() if x.judge(LEVEL) is Judgement.KEEPS]
-        judged = (kept or [f"{setting.most} pairs"])[-1]
+        keeps = [name for name, x in own.items() if x.judge(LEVEL) is Judgement.KEEPS]
+        judged = (keeps or [f"{setting.most} pairs"])[-1]
         about = f"after {words} each ({setting.slug})"
         groups.append(ResultGroup(about, judged, LEVEL, baseline, some))
     return groups

@@ -290,7 +290,7 @@ DIGITS = 7
 """Significant digits that the page keeps of a number; the file that it names has them all."""
 
 
-def packed(contents: Contents, cells: Sequence[PageCell]) -> str:
+def pack(contents: Contents, cells: Sequence[PageCell]) -> str:
     """``cells`` and ``panels`` by their numbers: as one word."""
     records = {}
     for cell in cells:

@@ -25,7 +25,7 @@ from attnbench.features.report.facts import (
     cells_of,
     drawing,
     lengths_of,
-    packed,
+    pack,
     place,
 )
 from attnbench.report.figures.style import VariantLook
@@ -83,7 +83,7 @@ def render(contents: Contents) -> str:
         facts=drawing(contents, {key: cell.number for key, cell in by_record.items()}),
         lengths=lengths,
         choices=[choice for choice in choices.items() if len(choice[1]) > 1],
-        blob=packed(contents, list({c.number: c for c in chain(shown, rows)}.values())),
+        blob=pack(contents, list({c.number: c for c in chain(shown, rows)}.values())),
         headlines={n: headlines(scenes, several, n) for n in lengths} or {0: contents.headlines},
         missing=_missing(contents),
         margin=" to ".join(dict.fromkeys(map(format.percent, (margins[0], margins[-1])))),

@@ -13,7 +13,7 @@ import impls
 from attnbench.command import arguments
 from attnbench.core.record import Ranks
 from attnbench.features.report import page as html
-from attnbench.features.report.facts import cells_of, packed, place, repeats, why_none
+from attnbench.features.report.facts import cells_of, pack, place, repeats, why_none
 from attnbench.report.scenes import machine_line
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
@@ -99,7 +99,7 @@ def unpacked(word):
 def test_every_record_is_there_without_its_samples_and_every_figures_numbers(filled, monkeypatch):
     contents = filled(runs.small())
     cells = cells_of(contents)
-    held = unpacked(packed(contents, cells))
+    held = unpacked(pack(contents, cells))
     assert len(held["cells"]) == len(cells)
     for cell in cells:
         told = held["cells"][str(cell.number)]
@@ -107,7 +107,7 @@ def test_every_record_is_there_without_its_samples_and_every_figures_numbers(fil
         assert told["record"]["variant"] == cell.record.variant
         assert "samples_s" not in (told["record"]["time"] or {})
     third = replace(cells[0], record=cells[0].record.with_(share_of_ceiling=1 / 3))
-    (short,) = unpacked(packed(contents, [third]))["cells"].values()
+    (short,) = unpacked(pack(contents, [third]))["cells"].values()
     assert short["record"]["share_of_ceiling"] == 0.3333333
     looks = contents.looks
     about = held["panels"][str(looks["matmul"].number)]
