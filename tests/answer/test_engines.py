@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnbench.answer.engines import LINES, NO_MASK, EngineCall, in_engine
-from attnbench.answer.paste import CallDetails
+from attnbench.answer.paste import TRANSFORMERS, CallDetails
 from attnbench.answer.ranking import Candidate, Ranking
 from attnbench.command.arguments import parser
 from impls import own_rows
@@ -141,7 +141,7 @@ def named(engine):
 
 
 def test_the_command_line_knows_the_engines_and_the_table_their_variants():
-    for engine, variants in LINES.items():
+    for engine, variants in {**LINES, "transformers": TRANSFORMERS}.items():
         assert parser().parse_args(["choose", "--for", engine]).engine == engine
         assert set(variants) <= set(own_rows())
     assert set(LINES["diffusers"]) >= NO_MASK
@@ -160,7 +160,7 @@ def test_torch_has_these_backends_and_its_lines_run():
 def test_transformers_has_these_implementations():
     modeling = pytest.importorskip("transformers.modeling_utils")
     known = {"eager", *modeling.ALL_ATTENTION_FUNCTIONS.valid_keys()}
-    assert named("transformers") - {"model", "set_attn_implementation"} <= known
+    assert set(TRANSFORMERS.values()) <= known
 
 
 def test_vllm_has_these_backends():
