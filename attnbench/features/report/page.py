@@ -265,7 +265,7 @@ def report_on(runs: Sequence[ReportRun], out: Path) -> Report:
 
 LIMIT = 60_000
 """Characters: a comment may hold 65,536."""
-COUNTS = {"REGIMES": 24, "REASONS": 30, "VERDICTS": 20, "NAMES": 8}
+COUNTS = {"REGIMES": 24, "REASONS": 30, "NAMES": 8}
 CUT = "\n\n*… cut here: the rest is in index.html.*\n"
 
 
@@ -282,9 +282,12 @@ def summary(contents: Contents) -> str:
         autoescape=False,
         finalize=lambda v: v if isinstance(v, Markup) else markdown_text(str(v)),
     )
-    environment.filters.update(
-        winners=lambda scenes: Markup(to_markdown(winners(scenes))), sentences=sentences
-    )
+    environment.filters |= {
+        "winners": lambda scenes: Markup(to_markdown(winners(scenes))),
+        "sentences": sentences,
+        "first_few": format.first_few,
+        "counted": format.counted,
+    }
     commands = dict.fromkeys(command for about in contents.abouts for command in about.commands)
     text = environment.get_template("summary.md").render(
         c=contents,
