@@ -77,6 +77,17 @@ def answer(arguments: Namespace, problem: Problem, wants: Wants, table: Table) -
 # ---- from runs that there are --------------------------------------------------------------------
 
 
+def header_of(run: Path) -> dict[str, Any]:
+    """Its header; raises StoreError where it can't be read, or has another protocol."""
+    header = read_header(run)
+    if header.get("protocol") != PROTOCOL:
+        raise StoreError(
+            f"{run} was measured with protocol {header.get('protocol')} and this attnbench has "
+            f"{PROTOCOL}: measure it again"
+        )
+    return header
+
+
 def from_run(
     run: Path,
     problem: Problem,
@@ -88,12 +99,7 @@ def from_run(
 
     ``tuned``: the options that hold now; records of variants with others are left out.
     """
-    header = read_header(run)
-    if header.get("protocol") != PROTOCOL:
-        raise StoreError(
-            f"{run} was measured with protocol {header.get('protocol')} and this attnbench has "
-            f"{PROTOCOL}: measure it again"
-        )
+    header = header_of(run)
     contest = header.get("contest") or {}
     if contest.get("problem") != problem.to_dict():
         contest = {}
