@@ -160,7 +160,7 @@ def _model_cost(evidence: Evidence) -> dict[str, Any]:
     source = f"{header['started'][:10]}, {header['machine']['name']}: {header['command']}"
     if evidence.partial:
         source += "; stopped before its end: a part of what was asked"
-    return {"source": source, **quality_for_page(evidence, figure=True)}
+    return {"source": source, **quality_for_page(evidence)}
 
 
 # ---- the provenance of a run ---------------------------------------------------------------------

@@ -122,10 +122,10 @@ def test_a_fault_is_told_below_the_table_and_is_no_point_of_the_picture(shown):
         row("retention", [], "its own operator", status="refused", reason="it takes causal"),
         row("x", flat(0.4), steps=[{"seq": 256, "why": "not that"}, step(1, 128)]),
     )
-    text = shown(show, found)
+    text = shown(show, found, groups := model.results(found))
     for words in ("! broken: wrong: it is off", "! cosine: crashed: it died"):
         assert words in text
-    said = view.conclusions(groups := model.results(found))
+    said = view.conclusions(groups)
     assert any("other that keeps it is einsum, in 1.100 [" in line for line in said)
     assert any("faster than the original beyond doubt is topk[x] (" in line for line in said)
     drawn = view.draw(found, groups)
