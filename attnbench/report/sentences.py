@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from attnbench.answer.ranking import Answer
 from attnbench.answer.standings import FACTORS, SKILLED, Faster, Standing, advise, closeness
 from attnbench.core import format
-from attnbench.core.record import FINDINGS, Status, Time
+from attnbench.core.record import FINDINGS, Status
 from attnbench.report.scenes import ReportRun, Scene
 from attnbench.report.tables import BOLD, Styled, Table, columns
 
@@ -141,7 +141,8 @@ def advice(standing: Standing, doubts: Sequence[str] | None = None) -> str:
 
 def answer_sentence(answer: Answer, doubts: Sequence[str]) -> str:
     """The same of an answer, with what was noisy."""
-    time = figures(answer.time)
+    t = answer.time
+    time = format.time_interval(t.median_s, t.low_s, t.high_s)
     if answer.next is None and not answer.equal:
         text = f"{answer.name} takes {time}; it is the only exact variant measured"
     else:
@@ -158,11 +159,6 @@ def answer_sentence(answer: Answer, doubts: Sequence[str]) -> str:
         text += f"; noisy: {', '.join(doubts[:DOUBTS])}"
         text += f", and {len(doubts) - DOUBTS} more" if len(doubts) > DOUBTS else ""
     return text
-
-
-def figures(time: Time) -> str:
-    """``550 ms [466, 568]``"""
-    return format.time_interval(time.median_s, time.low_s, time.high_s)
 
 
 def sentences(scene: Scene) -> Iterator[str]:
