@@ -17,9 +17,8 @@ from attnbench.features.quality.task import (
     status_words,
 )
 from attnbench.report import tidy
-from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
-from attnbench.report.figures.sheet import FAINT, GRID, Plot, finish, sheet
+from attnbench.report.figures.sheet import FAINT, GRID, Plot, add_axes, finish, heading, sheet
 from attnbench.report.tables import BAD, GOOD, Styled, Table, columns
 
 if TYPE_CHECKING:
@@ -158,14 +157,14 @@ def draw(evidence: Evidence, groups: Sequence[ResultGroup]) -> Plot | None:
     wide = LEFT / 2 + WIDE * len(panels) + RIGHT
     title = "What a variant costs a model: quality × time"
     with sheet(wide / 72, (BELOW + HIGH + ABOVE) / 72) as figure:
-        labels.heading(figure, title, evidence.made["machine"]["name"])
+        heading(figure, title, evidence.made["machine"]["name"])
         results = [result for group in panels for result in both[group.setting]]
         looks, best = style.looks(results), []
         scores = [r.scores[g.score].value for g in panels for r in both[g.setting]]
         worst = 1.4 * max(0.15, *map(_far, scores))
         for place, group in enumerate(panels):
             left = LEFT + WIDE * place
-            axes = labels.add_axes(figure, (left, BELOW, left + WIDE - LEFT, BELOW + HIGH))
+            axes = add_axes(figure, (left, BELOW, left + WIDE - LEFT, BELOW + HIGH))
             best += _draw_panel(axes, group, both[group.setting], looks, worst)
         order = sorted(looks.values(), key=lambda look: look.variant not in best)
         style.legend(figure, order[:NAMES])

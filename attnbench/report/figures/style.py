@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attnbench.report.figures import sheet as labels
-from attnbench.report.figures.sheet import FAINT, HUES, PAPER
+from attnbench.report.figures.sheet import FAINT, HUES, PAPER, shorten
 from impls import own_rows
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ def legend(figure: Figure, looks: Iterable[VariantLook]) -> None:
     from matplotlib.lines import Line2D
 
     looks = list(looks)
-    marks = {labels.shorten(look.variant, NAMES - 36, 8): look.marks() for look in looks}
+    marks = {shorten(look.variant, NAMES - 36, 8): look.marks() for look in looks}
     fills = {look.fill for look in looks}
     if fills - {"full"}:
         marks |= {words: filled(x, FAINT) for x, words in MEANINGS.items() if x in fills}
