@@ -121,9 +121,9 @@ def in_engine(engine: str, calls: Sequence[EngineCall], tables: Sequence[str] = 
     winners = {call.ranking.winner.variant for call in calls if call.ranking}
     advised = winners.pop() if len(winners) == 1 else ""  # one of a tie need not be the fastest
     best = advised if advised in seconds else min(seconds, key=seconds.__getitem__)
-    if not (why := _refusal(engine, best, calls)):
+    if not (why := _refusal(engine, best, calls, tables)):
         return EngineAnswer(engine, best, _lines(engine, best, tables))
-    others = [x for x in LINES[engine] if x in seconds and not _refusal(engine, x, calls)]
+    others = [name for name in seconds if not _refusal(engine, name, calls, tables)]
     if not others:
         return EngineAnswer(engine, why=f"{why}. It can take none of the others that were measured")
     other = min(others, key=seconds.__getitem__)
@@ -171,9 +171,9 @@ def _refused_by_vllm(problem: Problem) -> str:
     return ""
 
 
-def _refusal(engine: str, variant: str, calls: Sequence[EngineCall]) -> str:
+def _refusal(engine: str, variant: str, calls: Sequence[EngineCall], tables: Sequence[str]) -> str:
     """The reason why an engine can't take a variant for these calls; empty where it can."""
-    if engine in LINES and variant not in LINES[engine]:
+    if not _lines(engine, variant, tables):
         return f"{engine} has no {variant}"
     for call in calls if engine == "diffusers" else ():
         mask = call.problem.mask
@@ -186,4 +186,6 @@ def _refusal(engine: str, variant: str, calls: Sequence[EngineCall]) -> str:
 
 
 def _lines(engine: str, variant: str, tables: Sequence[str]) -> list[str]:
-    return list(LINES[engine][variant]) if engine in LINES else in_transformers(variant, tables)
+    if engine in LINES:
+        return list(LINES[engine].get(variant, ()))
+    return in_transformers(variant, tables)

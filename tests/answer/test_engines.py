@@ -88,6 +88,10 @@ def test_an_engine_takes_the_winner_by_its_own_lines(engine, times, of, line):
             *("diffusers", {"of.his.own": 1, "sdpa": 2}, {"mask": "none"}),
             *("diffusers has no of.his.own. It can take sdpa, 2.00×", ("sdpa", 2)),
         ),
+        (  # no layer of a model hands its gates to attention
+            *("transformers", {"gla": 1, "sdpa": 2}, {}),
+            *("transformers has no gla. It can take sdpa, 2.00×", ("sdpa", 2)),
+        ),
         ("diffusers", {"flex": 1}, {}, "diffusers' flex leaves is_causal out", None),
         ("diffusers", {"chunked": 1}, {}, "It can take none of the others", None),
         ("vllm", {"flashinfer": 1}, {"device": "cpu"}, "on a CPU vLLM runs CPU_ATTN", None),
@@ -102,7 +106,8 @@ def test_or_the_answer_says_why_not_and_which_it_can_take(engine, times, of, why
     assert (answer.lines, answer.takes) == ([], None) and why in answer.why
     assert (answer.instead and (answer.instead.variant, answer.instead.times)) == instead
     if answer.instead:
-        assert answer.instead.lines == list(LINES[engine][answer.instead.variant])
+        lines = LINES.get(engine, {"sdpa": ['model.set_attn_implementation("sdpa")']})
+        assert answer.instead.lines == list(lines[answer.instead.variant])
 
 
 def test_a_program_takes_the_one_that_takes_least_for_all_of_its_calls_together():
