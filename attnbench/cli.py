@@ -104,29 +104,29 @@ def _call(argv: Sequence[str] | None) -> int:
     from attnbench.command import arguments
     from attnbench.command.terminal import as_ctrl_c, say
 
-    given = arguments.parser().parse_args(argv)
-    if given.version:
+    options = arguments.parser().parse_args(argv)
+    if options.version:
         print(__version__)
         return 0
-    if given.completion:
+    if options.completion:
         import shtab
 
-        print(shtab.complete(arguments.parser(), given.completion))
+        print(shtab.complete(arguments.parser(), options.completion))
         return 0
-    if given.help or given.verb is None:
+    if options.help or options.verb is None:
         print(arguments.help_text())
-        return 0 if given.help else 2
+        return 0 if options.help else 2
     with as_ctrl_c():
-        if given.verb != "env" and getattr(given, "device", "") is None:
+        if options.verb != "env" and getattr(options, "device", "") is None:
             from attnbench.core.machine import idle_gpu, this_machine
 
-            if said := idle_gpu(this_machine()):  # where no device was given and there is one
-                say(f"note: {said}")
-        module, function = VERBS[given.verb].split(":")
+            if note := idle_gpu(this_machine()):  # where no device was given and there is one
+                say(f"note: {note}")
+        module, function = VERBS[options.verb].split(":")
         call = getattr(import_module(f"attnbench.{module}"), function)
-        if getattr(given, "tables", False):
+        if getattr(options, "tables", False):
             from attnbench.report.tables import as_markdown
 
             with as_markdown():
-                return int(call(given))
-        return int(call(given))
+                return int(call(options))
+        return int(call(options))

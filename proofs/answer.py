@@ -25,7 +25,7 @@ if str(ROOT) not in sys.path:
 from attnbench.core.evidence import evidence_of, read_evidence  # noqa: E402
 from attnbench.core.record import Record, Time  # noqa: E402
 from attnbench.features.quality import model, real, recall  # noqa: E402
-from attnbench.features.quality.task import Interval, Result, Standing  # noqa: E402
+from attnbench.features.quality.task import MARKS, Judgement, QualityFigure, Result  # noqa: E402
 from attnbench.features.report.contents import commands  # noqa: E402
 from attnbench.report.scenes import Scene, gather, scenes  # noqa: E402
 
@@ -39,10 +39,10 @@ LEVELS = (0.999, 0.99, 0.95, 0.9)
 HALF, LITTLE = 0.5, 0.2
 """A cosine, and a share of what softmax does beyond averaging."""
 RECALLED = {
-    "sdpa": Standing.KEEPS,
-    "linear.elu": Standing.LACKS,
-    "performer?features=64": Standing.LACKS,
-    "dilated?dilation=1&width=32": Standing.LACKS,
+    "sdpa": Judgement.KEEPS,
+    "linear.elu": Judgement.LACKS,
+    "performer?features=64": Judgement.LACKS,
+    "dilated?dilation=1&width=32": Judgement.LACKS,
 }
 """What other seeds say too, which is why the page says no more."""
 Ratio = tuple[float, float, float]
@@ -169,7 +169,7 @@ class Data:
         """What is not exact in the trained model, the nearest to the original first."""
         for r in self.points.values():
             if r.computes != "softmax" and r.step:
-                cosine = "{} [{}, {}]".format(*map(format_cosine, ends(r.scores["cosine"])))
+                cosine = "{} [{}, {}]".format(*map(format_cosine, r.scores["cosine"].three))
                 yield r.variant, r.computes, cosine, two(r.step)
 
     def recall_rows(self) -> Iterator[tuple[str, ...]]:
@@ -182,15 +182,9 @@ class Data:
             yield r.variant, r.computes, *cells
 
 
-def ends(interval: Interval) -> tuple[float, float, float]:
-    """The figure and both ends."""
-    assert interval.low is not None and interval.high is not None
-    return interval.value, interval.low, interval.high
-
-
-def two(interval: Interval) -> str:
+def two(figure: QualityFigure) -> str:
     """``1.07 [1.04, 1.12]``"""
-    return "{:.2f} [{:.2f}, {:.2f}]".format(*ends(interval))
+    return "{:.2f} [{:.2f}, {:.2f}]".format(*figure.three)
 
 
 def format_cosine(value: float) -> str:
@@ -201,8 +195,8 @@ def format_cosine(value: float) -> str:
 def recall_cell(result: Result) -> str:
     """``86.5 ± 2.3``, with what is known of it."""
     accuracy = result.scores[f"{PAIRS} pairs"]
-    value, low, high = ends(accuracy)
-    mark = {Standing.KEEPS: " ✓", Standing.OPEN: " ?"}.get(accuracy.standing(recall.LEVEL), "")
+    value, low, high = accuracy.three
+    mark = MARKS[accuracy.judge(recall.LEVEL)]
     return f"{100 * value:.1f} ± {100 * max(high - value, value - low):.1f}{mark}"
 
 
@@ -255,9 +249,9 @@ def claims(data: Data) -> Iterator[tuple[str, bool]]:
     yield "nobody gains at any quality", not gains
     for group in (data.by_steps, data.by_time):
         recalls = {r.variant: r.scores[f"{PAIRS} pairs"] for r in group.results}
-        for name, standing in RECALLED.items():
-            holds = recalls[name].standing(recall.LEVEL) is standing
-            yield f"99 % of recall {standing} {name}, {group.setting}", holds
+        for name, judgement in RECALLED.items():
+            holds = recalls[name].judge(recall.LEVEL) is judgement
+            yield f"99 % of recall {judgement} {name}, {group.setting}", holds
     for claim in ("reassociated", "sparse-long", "low-rank"):
         yield f"{claim} is reproduced", claim in data.claims("reproduced")
     yield "one claim was not reproduced", data.claims("not reproduced") == ["one-head"]

@@ -158,7 +158,8 @@ class Choice:
         r = self.ranking
         of = {name: getattr(r, name, None) for name in ("winner", "equal", "next")}
         lead = r and r.lead and {"factor": r.lead.value, "low": r.lead.low, "high": r.lead.high}
-        of |= {"equal": r.equal if r else (), "lead": lead, "slower": r.slower[1:] if r else ()}
+        slower = [c for c in r.slower if c is not r.next] if r else ()
+        of |= {"equal": r.equal if r else (), "lead": lead, "slower": slower}
         names = ("excluded", "why_not", "margin")
         return {
             "problem": self.problem.to_dict(),

@@ -247,8 +247,8 @@ def for_whole_model(calls: Sequence[ModelCall], tables: Sequence[str] = ()) -> W
         return WholeModel(why=f"how long the calls of {unknown[0]} take now is not known")
 
     def serves(variant: str, call: ModelCall) -> bool:
-        timed = variant in call.times
-        return timed and can_serve(find_row(variant, tables), call.details) is None
+        there = variant in call.times and bool(in_transformers(variant, tables))
+        return there and can_serve(find_row(variant, tables), call.details) is None
 
     def then_s(variant: str, what: str = "median_s") -> float:
         seconds: float = sum(c.calls * getattr(c.times[variant], what) for c in calls)

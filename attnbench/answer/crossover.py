@@ -47,7 +47,7 @@ A, B, NEITHER = "a", "b", ""
 """The leader."""
 
 
-class Stretch(NamedTuple):
+class LeaderStretch(NamedTuple):
     """Neighbouring lengths with the same leader; an empty one where they can't be told apart."""
 
     leader: str
@@ -158,19 +158,19 @@ class CrossoverSearch(SizeSearch[Compared]):
         """The name of one of the two, and what it computes where that is not softmax."""
         return name_and_kind(label, (self.a if label == self.a.label else self.b).computes)
 
-    def stretches(self) -> list[Stretch]:
+    def stretches(self) -> list[LeaderStretch]:
         """All, by length."""
         stretches = []
         for side, group in groupby(self.sides(), lambda look: look.side):
             looks = [*group]
-            ends = looks[0].size, looks[-1].size
-            stretches.append(Stretch(self.label_of(side), *ends, all(map(self.decided, looks))))
+            ends, decided = (looks[0].size, looks[-1].size), all(map(self.decided, looks))
+            stretches.append(LeaderStretch(self.label_of(side), *ends, decided))
         return stretches
 
     def crossovers(self) -> list[Crossover]:
         """Each change of leader, by length."""
         crossovers: list[Crossover] = []
-        ahead: Stretch | None = None
+        ahead: LeaderStretch | None = None
         ties: list[int] = []
         for stretch in self.stretches():
             if not stretch.leader:

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from attnbench.answer.paste import PLAIN, TRANSFORMERS, CallDetails, can_serve, find_row
-from attnbench.answer.paste import in_transformers as transformers_lines
+from attnbench.answer.paste import PLAIN, CallDetails, can_serve, find_row, in_transformers
 from attnbench.core.call import BACKENDS
 from attnbench.core.format import counted, ratio
 
@@ -41,9 +40,6 @@ def _diffusers(backend: str) -> Lines:
 
 
 LINES: dict[str, dict[str, Lines]] = {
-    "transformers": {  # and any other variant, by the name that attnbench registers
-        name: tuple(transformers_lines(name)) for name in TRANSFORMERS
-    },
     "sdpa_kernel": {
         "sdpa.flash": _sdpa_kernel(BACKENDS["flash"], "MATH"),  # MATH takes every call
         "sdpa.efficient": _sdpa_kernel(BACKENDS["efficient"], "MATH"),
@@ -75,7 +71,7 @@ LINES: dict[str, dict[str, Lines]] = {
         "xformers": _diffusers("xformers"),
     },
 }
-"""By engine and variant, for transformers 5.23, torch 2.13, vLLM 0.33 and diffusers 0.42."""
+"""By engine and variant, for torch 2.13, vLLM 0.33 and diffusers 0.42. transformers takes all."""
 NO_MASK = {"sdpa.flash", "flash_attn2", "flash_attn3", "flash_attn4", "sageattention"}
 """The variants whose backends in diffusers refuse an ``attn_mask``."""
 VLLM_MASKS = {"none", "causal", "window"}
@@ -125,9 +121,9 @@ def in_engine(engine: str, calls: Sequence[EngineCall], tables: Sequence[str] = 
     winners = {call.ranking.winner.variant for call in calls if call.ranking}
     advised = winners.pop() if len(winners) == 1 else ""  # one of a tie need not be the fastest
     best = advised if advised in seconds else min(seconds, key=seconds.__getitem__)
-    if not (why := _refusal(engine, best, calls)):
+    if not (why := _refusal(engine, best, calls, tables)):
         return EngineAnswer(engine, best, _lines(engine, best, tables))
-    others = [x for x in LINES[engine] if x in seconds and not _refusal(engine, x, calls)]
+    others = [name for name in seconds if not _refusal(engine, name, calls, tables)]
     if not others:
         return EngineAnswer(engine, why=f"{why}. It can take none of the others that were measured")
     other = min(others, key=seconds.__getitem__)
@@ -175,9 +171,9 @@ def _refused_by_vllm(problem: Problem) -> str:
     return ""
 
 
-def _refusal(engine: str, variant: str, calls: Sequence[EngineCall]) -> str:
+def _refusal(engine: str, variant: str, calls: Sequence[EngineCall], tables: Sequence[str]) -> str:
     """The reason why an engine can't take a variant for these calls; empty where it can."""
-    if engine != "transformers" and variant not in LINES[engine]:
+    if not _lines(engine, variant, tables):
         return f"{engine} has no {variant}"
     for call in calls if engine == "diffusers" else ():
         mask = call.problem.mask
@@ -190,6 +186,6 @@ def _refusal(engine: str, variant: str, calls: Sequence[EngineCall]) -> str:
 
 
 def _lines(engine: str, variant: str, tables: Sequence[str]) -> list[str]:
-    if engine == "transformers":
-        return transformers_lines(variant, tables)
-    return list(LINES[engine][variant])
+    if engine in LINES:
+        return list(LINES[engine].get(variant, ()))
+    return in_transformers(variant, tables)

@@ -56,6 +56,11 @@ class Regime:
         return str(self.fixed["dtype"])
 
     @property
+    def unit(self) -> str:
+        """What a length is of: keys, where there are not as many queries."""
+        return "keys" if "q_len" in self.fixed else "tokens"
+
+    @property
     def lengths(self) -> list[int]:
         """Every length that anything was asked of."""
         return list(self.cells)

@@ -233,7 +233,7 @@ def closeness(regimes: Iterable[Regime]) -> list[Closeness]:
     return sorted(results, key=lambda c: (c.cost, c.variant))
 
 
-def advised(nearest: Sequence[Closeness], ranked: Iterable[Standing]) -> Closeness:
+def advise(nearest: Sequence[Closeness], ranked: Iterable[Standing]) -> Closeness:
     """Which to use, if only one; ``ranked``: all standings. Raises IndexError if there is none.
 
     Torch's own, if it leads or ties everywhere, or keeps to the factor of the nearest of all on

@@ -297,7 +297,7 @@ variants VARIANT *: all of the table that take it if none
 --seed N seed =0: of the made-up inputs; 0 if not given
 + model
 == read
-[report] a page that opens with the answer: figures, data, a table for a paper
+[report] a page that opens with the answer; a summary and the data beside it
 $ attnbench report
 $ attnbench report results/box/a results/box/b --out reports/a-and-b
 runs RUN *: a run folder, or a folder of them, which are compared; the newest run if not given

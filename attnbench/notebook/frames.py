@@ -51,18 +51,28 @@ def load(*runs: str | Path, raw: bool = False) -> pd.DataFrame:
                 for record in run.records
             ]
         )
-    gathered = gather(folders)
-    table = tidy.frame(row for run in gathered for row in tidy.measurements(run))
+    table = _rows_of(gather(folders))
     alike = [name for name in VARYING if name in table and table[name].nunique(dropna=False) < 2]
     if ((table["q_len"] == 1) | (table["q_len"] == table["seq"])).all():
         alike.append("q_len")  # the phase says which
-    table = table.drop(columns=alike)
-    if len(folders) > 1:
-        table.insert(0, "run", [str(run.path) for run in gathered for _ in run.records])
+    table = table.drop(columns=alike if len(folders) > 1 else ["run", *alike])
     table.attrs["runs"] = [str(path) for path in folders]
     if len(folders) == 1:
         table.attrs["run"] = str(folders[0])
     return table
+
+
+def _rows_of(runs: list[ReportRun]) -> pd.DataFrame:
+    """The rows of some runs, in the order of their records."""
+    return tidy.frame(
+        {"run": str(run.path), **row} for run in runs for row in tidy.measurements(run)
+    )
+
+
+def _cells_of(table: pd.DataFrame, names: list[str]) -> list[tuple[Any, ...]]:
+    """The values of some columns row by row; None where there is none, for it equals itself."""
+    some = table[names].astype(object)
+    return [*some.where(some.notna(), None).itertuples(index=False, name=None)]
 
 
 def behind(what: Any) -> list[ReportRun]:
@@ -80,12 +90,12 @@ def behind(what: Any) -> list[ReportRun]:
         )
     if what.empty:
         raise CantBeDone("the table has no rows, so there is nothing to show")
-    table = load(*folders)
+    gathered = gather([Path(folder) for folder in folders])
+    table = _rows_of(gathered)
     same = [name for name in CELL if name in what and name in table]
-    rows = {*what[same].itertuples(index=False, name=None)}
-    kept = iter([row in rows for row in table[same].itertuples(index=False, name=None)])
+    rows, cells = {*_cells_of(what, same)}, iter(_cells_of(table, same))
     runs = []
-    for run in gather([Path(folder) for folder in folders]):
-        pairs = [pair for pair in zip(run.records, run.lines, strict=True) if next(kept)]
+    for run in gathered:
+        pairs = [pair for pair in zip(run.records, run.lines, strict=True) if next(cells) in rows]
         runs.append(replace(run, records=[r for r, _ in pairs], lines=[n for _, n in pairs]))
     return [run for run in runs if run.records]

@@ -9,9 +9,9 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from attnbench.answer.ranking import Answer
-from attnbench.answer.standings import FACTORS, SKILLED, Faster, Standing, advised, closeness
+from attnbench.answer.standings import FACTORS, SKILLED, Faster, Standing, advise, closeness
 from attnbench.core import format
-from attnbench.core.record import FINDINGS, Status, Time
+from attnbench.core.record import FINDINGS, Status
 from attnbench.report.scenes import ReportRun, Scene
 from attnbench.report.tables import BOLD, Styled, Table, columns
 
@@ -121,15 +121,11 @@ def headlines(
             doing = TO_DO.get(scene.regime.phase, f"For {scene.regime.phase}")
             winner = standing.answer.winner if standing.answer else ""
             text, use = advice(standing), "use " if advice(standing).startswith("use ") else ""
-            before = f"{doing} at {standing.length:,} {_unit(scene)}{on}, {use}"
+            before = f"{doing} at {standing.length:,} {scene.regime.unit}{on}, {use}"
             after = f"{text[len(use) + len(winner) :]}."
             also = str(beside(standing) or "")
             lines.append(Headline(before, winner, after, also, scene.number))
     return lines
-
-
-def _unit(scene: Scene) -> str:
-    return "keys" if scene.regime.phase == "decode" else "tokens"
 
 
 def advice(standing: Standing, doubts: Sequence[str] | None = None) -> str:
@@ -145,7 +141,8 @@ def advice(standing: Standing, doubts: Sequence[str] | None = None) -> str:
 
 def answer_sentence(answer: Answer, doubts: Sequence[str]) -> str:
     """The same of an answer, with what was noisy."""
-    time = figures(answer.time)
+    t = answer.time
+    time = format.time_interval(t.median_s, t.low_s, t.high_s)
     if answer.next is None and not answer.equal:
         text = f"{answer.name} takes {time}; it is the only exact variant measured"
     else:
@@ -162,11 +159,6 @@ def answer_sentence(answer: Answer, doubts: Sequence[str]) -> str:
         text += f"; noisy: {', '.join(doubts[:DOUBTS])}"
         text += f", and {len(doubts) - DOUBTS} more" if len(doubts) > DOUBTS else ""
     return text
-
-
-def figures(time: Time) -> str:
-    """``550 ms [466, 568]``"""
-    return format.time_interval(time.median_s, time.low_s, time.high_s)
 
 
 def sentences(scene: Scene) -> Iterator[str]:
@@ -198,21 +190,22 @@ def shared_words(scenes: Sequence[Scene]) -> list[str]:
 
 
 def how_sure(scenes: Sequence[Scene]) -> str:
-    """``of 15 answers 11 are clear, 4 are tied, 10 are noisy; 9 samples a timing at …``
+    """``of 15 answers 3 are clear, 2 are tied, 10 are noisy; 9 samples a timing at …``
 
-    Empty where there is no answer.
+    Each answer counts once, a noisy one as that; empty where there is none.
     """
     answers = {id(s.answer.time): s.answer for scene in scenes for s in scene.standings if s.answer}
+    quiet = [answer for answer in answers.values() if not answer.flags]
     times = {id(r.time): r.time for scene in scenes for r in scene.regime.records if r.time}
     if not answers:
         return ""
-    ties = sum(bool(a.equal) for a in answers.values())
-    leads = sum(a.next is not None and not a.equal for a in answers.values())
+    ties = sum(bool(a.equal) for a in quiet)
+    leads = sum(a.next is not None and not a.equal for a in quiet)
     counts = {
         "clear": leads,
         "tied": ties,
-        "of the only exact variant": len(answers) - ties - leads,
-        "noisy": sum(bool(a.flags) for a in answers.values()),
+        "of the only exact variant": len(quiet) - ties - leads,
+        "noisy": len(answers) - len(quiet),
     }
     each = (f"{n} {'is' if n == 1 else 'are'} {kind}" for kind, n in counts.items() if n)
     noisy = sum(bool(time.doubts) for time in times.values())
@@ -241,7 +234,7 @@ def only(run: ReportRun, scenes: Sequence[Scene]) -> Only | None:
     ranked = closeness(scene.regime for scene in own)
     if not ranked or ranked[0].problems < FEWEST:
         return None
-    first = advised(ranked, (s for scene in own for s in scene.standings))
+    first = advise(ranked, (s for scene in own for s in scene.standings))
     names = distinct_words(own)
     ratios = {
         exact[first.variant] / min(exact.values()): (scene, length)
@@ -251,7 +244,7 @@ def only(run: ReportRun, scenes: Sequence[Scene]) -> Only | None:
     }
     worst = max(ratios)
     scene, length = ratios[worst]
-    where = f"{names[scene.number].replace(' · ', ', ')}, {length:,} {_unit(scene)}"
+    where = f"{names[scene.number].replace(' · ', ', ')}, {length:,} {scene.regime.unit}"
     factor, count = first.mostly()
     missed = first.problems - len(first.ratios)
     near = f"within {factor:g}× of the best on {count} of {first.problems} problems"

@@ -307,3 +307,11 @@ def test_pairs_say_who_wins_who_ties_and_who_comes_next(seconds, pairs, leaders,
     assert lead is None or r.lead.low <= r.lead.value <= r.lead.high
     kept = [(pair["judged"], pair["against"]) for pair in found.to_dict()["pairs"]]
     assert kept in ([], [pair[:2] for pair in pairs])
+
+
+def test_what_only_the_fastest_is_ahead_of_is_in_the_json_too():
+    medians = {"a": 1.0, "sdpa": 1.04, "b": 1.08, "c": 2.0}
+    plain = chosen([seen(name, ONE, s) for name, s in medians.items()]).to_dict()
+    assert (plain["winner"]["variant"], plain["next"]["variant"]) == ("sdpa", "c")
+    rest = {name: [c["variant"] for c in plain[name]] for name in ("equal", "slower")}
+    assert rest == {"equal": ["a"], "slower": ["b"]}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnbench.answer.engines import LINES, NO_MASK, EngineCall, in_engine
-from attnbench.answer.paste import CallDetails
+from attnbench.answer.paste import TRANSFORMERS, CallDetails
 from attnbench.answer.ranking import Candidate, Ranking
 from attnbench.command.arguments import parser
 from impls import own_rows
@@ -88,6 +88,10 @@ def test_an_engine_takes_the_winner_by_its_own_lines(engine, times, of, line):
             *("diffusers", {"of.his.own": 1, "sdpa": 2}, {"mask": "none"}),
             *("diffusers has no of.his.own. It can take sdpa, 2.00×", ("sdpa", 2)),
         ),
+        (  # no layer of a model hands its gates to attention
+            *("transformers", {"gla": 1, "sdpa": 2}, {}),
+            *("transformers has no gla. It can take sdpa, 2.00×", ("sdpa", 2)),
+        ),
         ("diffusers", {"flex": 1}, {}, "diffusers' flex leaves is_causal out", None),
         ("diffusers", {"chunked": 1}, {}, "It can take none of the others", None),
         ("vllm", {"flashinfer": 1}, {"device": "cpu"}, "on a CPU vLLM runs CPU_ATTN", None),
@@ -102,7 +106,8 @@ def test_or_the_answer_says_why_not_and_which_it_can_take(engine, times, of, why
     assert (answer.lines, answer.takes) == ([], None) and why in answer.why
     assert (answer.instead and (answer.instead.variant, answer.instead.times)) == instead
     if answer.instead:
-        assert answer.instead.lines == list(LINES[engine][answer.instead.variant])
+        lines = LINES.get(engine, {"sdpa": ['model.set_attn_implementation("sdpa")']})
+        assert answer.instead.lines == list(lines[answer.instead.variant])
 
 
 def test_a_program_takes_the_one_that_takes_least_for_all_of_its_calls_together():
@@ -141,7 +146,7 @@ def named(engine):
 
 
 def test_the_command_line_knows_the_engines_and_the_table_their_variants():
-    for engine, variants in LINES.items():
+    for engine, variants in {**LINES, "transformers": TRANSFORMERS}.items():
         assert parser().parse_args(["choose", "--for", engine]).engine == engine
         assert set(variants) <= set(own_rows())
     assert set(LINES["diffusers"]) >= NO_MASK
@@ -160,7 +165,7 @@ def test_torch_has_these_backends_and_its_lines_run():
 def test_transformers_has_these_implementations():
     modeling = pytest.importorskip("transformers.modeling_utils")
     known = {"eager", *modeling.ALL_ATTENTION_FUNCTIONS.valid_keys()}
-    assert named("transformers") - {"model", "set_attn_implementation"} <= known
+    assert set(TRANSFORMERS.values()) <= known
 
 
 def test_vllm_has_these_backends():

@@ -8,7 +8,7 @@ from attnbench.core.machine import this_machine
 from attnbench.core.record import Probed, Record, Status
 from attnbench.core.settings import Settings
 from attnbench.features.limits import search as limits
-from attnbench.features.limits.search import MEMORY, TIME, CallBudget, LimitSearch, frontier
+from attnbench.features.limits.search import MEMORY, TIME, CallBudget, LimitSearch, rows_of
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.plan import Cell
 from attnbench.sweep.presets import PRESETS
@@ -157,7 +157,7 @@ class Worker:
 def searched(worker, searches, seconds=10_000.0):
     for _ in take_looks(searches, limits.probes_by(worker, 3), seconds, now=lambda: worker.now):
         pass
-    return frontier(searches)
+    return rows_of(searches)
 
 
 def row_of(worker, name="einsum", seconds=10_000.0):
@@ -188,7 +188,7 @@ def test_where_the_time_is_spent_before_any_look_each_row_says_so():
     rows = searched(worker, searches, seconds=0.05)
     assert worker.asked == [("einsum", "gate")]
     assert {row["why"] for row in rows} == {"not looked at: the wall clock was spent first"}
-    stopped = {row["why"] for row in frontier(searches, stopped=True)}
+    stopped = {row["why"] for row in rows_of(searches, stopped=True)}
     assert stopped == {"not looked at: it was stopped first"}
 
 
@@ -241,7 +241,7 @@ def test_what_is_found_by_running_is_what_the_closed_form_says(name, mib):
     assert FORMS[name](searches[0].reach(MEMORY)) <= budget
     with LocalEngine(Settings()) as engine:
         list(take_looks(searches, limits.probes_by(engine, 0), 120.0))
-    (row,) = frontier(searches)
+    (row,) = rows_of(searches)
     low, high = row["held"]["size"], row["fails"]["size"]
     assert row["limited_by"] == MEMORY
     assert FORMS[name](low) <= budget < FORMS[name](high)

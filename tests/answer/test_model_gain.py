@@ -145,6 +145,8 @@ def call(seconds, *, uses="sdpa", site="here", setup_s=0.0, **more):
         ([call(FASTER, calls=30), call({**FASTER, "bmm": 0.5})], "attnbench:chunked"),
         # some places use it already
         ([call({"sdpa": 1.0}), call({"sdpa": 1.0, "flex": 3.0}, uses="flex")], "sdpa"),
+        # the fastest, but no layer hands it its gates
+        ([call({**FASTER, "gla": 0.5})], "attnbench:chunked"),
         # eager, which transformers calls itself: nothing of attnbench's is beside it
         ([call({"matmul": 10e-6, "sdpa": 20e-6})], "eager"),
     ],

@@ -365,13 +365,13 @@ def test_the_nearest_over_all_come_first_and_what_has_no_time_last():
 )
 def test_torchs_own_is_advised_where_it_keeps_as_near(best, sdpa, use):
     some = [standings.Closeness("best", best, 10), standings.Closeness("sdpa", sdpa, 10)]
-    assert standings.advised(some, ()).variant == use
+    assert standings.advise(some, ()).variant == use
 
 
 def test_torchs_own_is_advised_where_it_ties_everywhere():
     records = [timed(v, n, t) for n in (128, 256) for v, t in (("best", 1.0), ("sdpa", 1.06))]
     nearest = standings.closeness(regimes(records))
-    assert standings.advised(nearest, standing(*records)).variant == "sdpa"
+    assert standings.advise(nearest, standing(*records)).variant == "sdpa"
 
 
 KERNELS = ("aten::_flash_attention_forward", "aten::empty")

@@ -96,3 +96,12 @@ def test_the_frontier_is_what_no_other_beats(seed):
     assert set(found) == best
     assert [points[name][0] for name in found] == sorted(points[name][0] for name in found)
     assert frontier({}) == []
+
+
+@pytest.mark.parametrize(
+    ("queries", "phase", "unit"),
+    [(64, "forward", "tokens"), (16, "forward", "keys"), (1, "decode", "keys")],
+)
+def test_a_length_is_of_keys_where_there_are_not_as_many_queries(queries, phase, unit):
+    (regime,) = regimes([timed("a", 64, 1.0, q_len=queries, phase=phase)])
+    assert regime.unit == unit

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from attnbench.core.stats import Verdict
-from attnbench.features.commits.rounds import LOOKS, PAIRS, judged
+from attnbench.features.commits.rounds import LOOKS, PAIRS, judge
 from attnbench.sweep.engine import Refused
 from attnbench.sweep.presets import RAGGED
 from impls.errors import CantBeDone
@@ -62,7 +62,7 @@ def test_a_table_that_can_not_be_read_is_refused_before_any_worker(repository, b
     ],
 )
 def test_rounds_say_together_what_none_of_them_could(shares, verdict):
-    comparison = judged([math.log1p(share) for share in shares], 0.01, pairs=160)
+    comparison = judge([math.log1p(share) for share in shares], 0.01, pairs=160)
     assert (comparison.verdict, comparison.n) == (verdict, 160)
     assert comparison.low < comparison.ratio < comparison.high
 

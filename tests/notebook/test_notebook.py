@@ -227,6 +227,15 @@ def test_a_run_shows_its_answers_and_some_rows_theirs_alone(one):
     assert [str(line).partition(" at ")[0] for line in some.headlines] == ["To train"]
 
 
+def test_rows_with_a_parameter_that_others_lack_are_shown_with_these(tmp_path):
+    records = [*lines.line("sdpa", {256: 1.0}), *lines.line("sdpa", {512: 2.0}, softcap=30.0)]
+    df = attnbench.load(made.written(tmp_path / "one", records))
+    (run,) = attnbench.show(df).contents.runs
+    assert [record.problem.kv_len for record in run.records] == [256, 512]
+    (run,) = attnbench.show(df[df["softcap"].isna()]).contents.runs
+    assert [record.problem.kv_len for record in run.records] == [256]
+
+
 def test_what_can_not_be_shown_is_a_sentence(one):
     df = attnbench.load(one)
     with pytest.raises(CantBeDone, match="these are not rows of attnbench"):

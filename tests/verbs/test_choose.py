@@ -44,11 +44,11 @@ def measures(monkeypatch):
     """Instead of measuring, the problem that would have been is noted."""
     noted = []
 
-    def measured(problem, wants, table, arguments):
+    def measure_anew(problem, wants, table, arguments):
         noted.append(problem)
         return runs.best_of([Path(arguments.out)], problem, wants, table)
 
-    monkeypatch.setattr(runs, "measured", measured)
+    monkeypatch.setattr(runs, "measure_anew", measure_anew)
     return noted
 
 
@@ -332,11 +332,11 @@ def test_a_mask_without_a_name_is_found_in_a_run_whichever_way_its_file_is_spell
 def test_a_program_is_answered_with_its_own_number_of_threads(chooses, tmp_path, monkeypatch):
     seen = []
 
-    def measured(problem, wants, table, arguments):
+    def measure_anew(problem, wants, table, arguments):
         seen.append(arguments.threads)
         raise CantBeDone("enough was seen")
 
-    monkeypatch.setattr(runs, "measured", measured)
+    monkeypatch.setattr(runs, "measure_anew", measure_anew)
     site = (problem(512), "sdpa", 0.3, {})
     for words, threads in (((), 2), (("--threads", 1), 1)):
         file = captured(tmp_path, site, header={"torch_threads": 2})

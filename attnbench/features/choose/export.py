@@ -25,9 +25,9 @@ from attnbench.answer.regimes import line_of
 from attnbench.answer.standings import equal_at
 from attnbench.command.terminal import say
 from attnbench.core.disk import StoreError
-from attnbench.core.record import FINDINGS, PROTOCOL, Record
+from attnbench.core.record import FINDINGS, Record
 from attnbench.core.store import find_runs, named_run, read_header, read_records
-from attnbench.features.choose.runs import measured_here
+from attnbench.features.choose.runs import header_of, measured_here
 from impls.errors import CantBeDone
 from impls.problem import Problem
 
@@ -77,9 +77,7 @@ def table_of(run: Path, wants: Wants, rows: Table) -> DispatchTable:
 
     A variant that the run found wrong on other inputs than ``normal`` takes no call of that kind.
     """
-    header = read_header(run)
-    if header.get("protocol") != PROTOCOL:
-        raise StoreError(f"{run} was measured with another protocol than {PROTOCOL}: do it again")
+    header = header_of(run)
     if header.get("legs"):
         raise StoreError(
             f"{run} was measured in several legs, with unlike code, files or versions, and a table "

@@ -71,10 +71,21 @@ def answer(arguments: Namespace, problem: Problem, wants: Wants, table: Table) -
         if (choice := first_answer(here, problem, wants, table)) is not None:
             say(f"from {choice.source}, which was measured here; to measure anew: --measure")
             return choice
-    return measured(problem, wants, table, arguments)
+    return measure_anew(problem, wants, table, arguments)
 
 
 # ---- from runs that there are --------------------------------------------------------------------
+
+
+def header_of(run: Path) -> dict[str, Any]:
+    """Its header; raises StoreError where it can't be read, or has another protocol."""
+    header = read_header(run)
+    if header.get("protocol") != PROTOCOL:
+        raise StoreError(
+            f"{run} was measured with protocol {header.get('protocol')} and this attnbench has "
+            f"{PROTOCOL}: measure it again"
+        )
+    return header
 
 
 def from_run(
@@ -88,12 +99,7 @@ def from_run(
 
     ``tuned``: the options that hold now; records of variants with others are left out.
     """
-    header = read_header(run)
-    if header.get("protocol") != PROTOCOL:
-        raise StoreError(
-            f"{run} was measured with protocol {header.get('protocol')} and this attnbench has "
-            f"{PROTOCOL}: measure it again"
-        )
+    header = header_of(run)
     contest = header.get("contest") or {}
     if contest.get("problem") != problem.to_dict():
         contest = {}
@@ -215,7 +221,7 @@ def _circumstances(header: Mapping[str, Any]) -> list[Any]:
 # ---- a new run -----------------------------------------------------------------------------------
 
 
-def measured(problem: Problem, wants: Wants, table: Table, arguments: Namespace) -> Choice:
+def measure_anew(problem: Problem, wants: Wants, table: Table, arguments: Namespace) -> Choice:
     """The choice of a new run of this problem alone, with pairs of what its medians leave near.
 
     The run's header keeps what was left out, why, and the pairs, for the next time it is read.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import impls
 from attnbench.core.settings import Settings
 from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, ClaimTable
-from attnbench.features.claims.timing import cell_of, compare, measure_cell
+from attnbench.features.claims.timing import PAIRS_SHARE, cell_of, compare, measure_cell
 from attnbench.sweep.engine import engine_on
 from impls.problem import Problem
 from impls.spec import Variant
@@ -46,7 +46,6 @@ LENGTHS, SHORTER = (2048, 4096, 8192, 16384), (256, 512, 1024, 2048)
 """With all scores first there is a matrix of them, so they are not tried as far."""
 WIDTHS = (32, 64, 128, 256)
 LIMITS = {"re-associated": 1.5, "width": 2.5, "scores first": 1.5}
-PAIRS_SHARE = 0.7
 
 
 def build(problem: Problem, normalise: bool, chunk: int) -> Attend:

@@ -162,7 +162,7 @@ class CellRounds:
         spent = self.seconds >= budget_s and number >= LOOKS[0]
         if self.result is not None or not (number in LOOKS or spent):
             return
-        comparison, stop = judged(self.medians, margin, pairs=len(self.a_s)), "decided"
+        comparison, stop = judge(self.medians, margin, pairs=len(self.a_s)), "decided"
         if comparison.verdict is Verdict.INCONCLUSIVE:
             stop = "cap" if number == LOOKS[-1] else "budget" if spent else ""
         if stop:
@@ -289,7 +289,7 @@ def compare_cell(
     return blank
 
 
-def judged(medians: Sequence[float], margin: float, pairs: int) -> Comparison:
+def judge(medians: Sequence[float], margin: float, pairs: int) -> Comparison:
     """The verdict of some rounds together, at a look's share of the confidence."""
     n, middle = len(medians), statistics.mean(medians)
     error = max(statistics.stdev(medians) / math.sqrt(n), 1e-9)

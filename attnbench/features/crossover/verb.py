@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from attnbench.answer.crossover import (
-    CrossoverSearch,
-    pairs_by,
-)
+from attnbench.answer.crossover import CrossoverSearch, pairs_by
 from attnbench.answer.search import grid_for, refuse_several
 from attnbench.command import arguments
 from attnbench.command.searching import search_all

@@ -213,7 +213,7 @@ def plan(
     return [LimitSearch(cell, by, budget) for cell in some]
 
 
-def frontier(searches: Sequence[LimitSearch], *, stopped: bool = False) -> list[dict[str, Any]]:
+def rows_of(searches: Sequence[LimitSearch], *, stopped: bool = False) -> list[dict[str, Any]]:
     """A row for each variant in each phase, the longest first within a phase and a mask."""
     groups = list(dict.fromkeys((x.problem.phase, str(x.problem.mask)) for x in searches))
     rows = [search.row(stopped=stopped) for search in searches]

@@ -20,12 +20,14 @@ from attnbench.core.machine import Machine, this_machine
 from attnbench.features.limits.search import (
     BATCH_SEQ,
     GATE_SEQ,
+    MEMORY,
+    TIME,
     CallBudget,
     LimitSearch,
     finding,
-    frontier,
     plan,
     probes_by,
+    rows_of,
 )
 from attnbench.report import tables, tidy
 from attnbench.report.tables import BAD, GOOD, Styled, Table, columns, console
@@ -64,7 +66,7 @@ def limits(command: argparse.Namespace) -> int:
     def save(*, stopped: bool) -> Path:
         """The file, whole or not at all, with a row for each variant in each phase."""
         some = searches if command.variants else [x for x in searches if x.possible]
-        facts.update(stopped=stopped, rows=frontier(some, stopped=stopped))
+        facts.update(stopped=stopped, rows=rows_of(some, stopped=stopped))
         return save_beside(out, machine.name, f"{name}/limits.json", facts)
 
     def hear(search: LimitSearch, tell: Callable[..., None]) -> None:
@@ -132,7 +134,7 @@ def _budget(command: argparse.Namespace, grid: Preset, machine: Machine) -> Call
 
 # ---- the table ---------------------------------------------------------------------------------
 
-BUDGETS = ("memory", "time")
+BUDGETS = (MEMORY, TIME)
 
 
 def show(rows: Sequence[Mapping[str, Any]], budget: Mapping[str, Any], by: str) -> None:
@@ -210,7 +212,7 @@ def _not_held(row: Mapping[str, Any]) -> str:
     figure = ""
     if fails["why"] not in BUDGETS:
         figure = fails["reason"] if row["held"] is None else ""
-    elif fails["why"] == "time":
+    elif fails["why"] == TIME:
         figure = duration(fails["time_s"]) if fails["time_s"] else fails["reason"]
     elif fails["peak_bytes"]:
         figure = size(fails["peak_bytes"])

@@ -27,7 +27,6 @@ LEAST, MOST = 0.01, 8
 """Operators below this share of a phase, or beyond so many, are counted together."""
 
 Profile = Mapping[str, Any]
-Phase = Mapping[str, Any]
 
 
 def show(profiles: Sequence[Profile], why: Sequence[str]) -> None:

@@ -23,22 +23,19 @@ from attnbench.core import stats
 from attnbench.core.evidence import Evidence, stored_margin
 from attnbench.core.format import roughly
 from attnbench.core.machine import pace
-from attnbench.core.process import Worker
 from attnbench.core.record import FINDINGS, Status
 from attnbench.core.stats import Comparison, Verdict
 from attnbench.features.quality.pretrained import WORKER_MODULE, open_session
 from attnbench.features.quality.task import (
-    WORKER,
-    Interval,
+    QualityFigure,
     Result,
     ResultGroup,
     Row,
     TaskRun,
+    TaskWorker,
     refusal,
-    stages,
     status_words,
     variant_row,
-    whole_answer,
 )
 from attnbench.models import wrong_level
 from impls.problem import Problem
@@ -82,7 +79,7 @@ class ModelTrial:
         self,
         texts: Sequence[str],
         options: ModelOptions,
-        worker: Worker,
+        worker: TaskWorker,
         tables: Sequence[str],
         folder: Path,
     ) -> None:
@@ -91,7 +88,7 @@ class ModelTrial:
         self._shared = asdict(options) | {"tables": list(tables), "folder": str(folder)}
         self.original: Row = {"floor": []}
         answer, question = f"{WORKER_MODULE}:original", {**self._shared, "texts": list(texts)}
-        for stage in whole_answer(worker, answer, question, options.limit_s):
+        for stage in worker.original(answer, question, options.limit_s):
             self.original |= stage.get("original", {})
             self.original["floor"] += [stage["floor"]] if "floor" in stage else []
 
@@ -103,7 +100,7 @@ class ModelTrial:
             **{"steps": [], "amiss": []},
         }
         answer, question = f"{WORKER_MODULE}:variant", self._shared | more
-        for stage in stages(self._worker, answer, question, self._options.limit_s):
+        for stage in self._worker.stages(answer, question, self._options.limit_s):
             if "step" in stage:
                 row["steps"].append(stage["step"])
             elif "cosines" in row and "status" in stage:
@@ -139,7 +136,7 @@ def start(arguments: argparse.Namespace) -> TaskRun:
         limited = session.device == "cpu"
         with (
             tempfile.TemporaryDirectory() as folder,
-            Worker(WORKER, session.settings.threads, limited=limited) as worker,
+            TaskWorker(session.settings.threads, limited=limited) as worker,
         ):
             trial = ModelTrial(session.texts, options, worker, arguments.table, Path(folder))
             header["original"] = trial.original
@@ -168,7 +165,7 @@ def long_texts(original: Mapping[str, Any]) -> list[int]:
     return long if len(long) >= ENOUGH else list(range(len(original["tokens"])))
 
 
-def median_of(cosines: Sequence[float | None]) -> dict[str, Interval]:
+def median_of(cosines: Sequence[float | None]) -> dict[str, QualityFigure]:
     """The median with its 95 % interval, and the worst; neither of no numbers."""
     numbers = [x for x in cosines if x is not None]
     if not numbers:
@@ -176,8 +173,8 @@ def median_of(cosines: Sequence[float | None]) -> dict[str, Interval]:
     ends = stats.median_interval(numbers, stats.CONFIDENCE)
     worst = min(numbers)
     return {
-        "cosine": Interval(statistics.median(numbers), *ends),
-        "worst text": Interval(worst, worst, worst),
+        "cosine": QualityFigure(statistics.median(numbers), *ends),
+        "worst text": QualityFigure(worst, worst, worst),
     }
 
 
@@ -224,7 +221,7 @@ def _result(
     if step is None:
         return Result(**about, scores=scores)
     pairs, faster = step
-    ratio = Interval(*(getattr(pairs, end) for end in ("ratio", "low", "high")))
+    ratio = QualityFigure(*(getattr(pairs, end) for end in ("ratio", "low", "high")))
     step_s = statistics.median_high(pairs.b_s)
     return Result(**about, scores=scores, step=ratio, step_s=step_s, faster=faster)
 

@@ -218,8 +218,8 @@ def variant(question: Mapping[str, Any]) -> Stages:
     dtype, device = question["dtype"], question["device"]
     row = impls.table(question["tables"]).find(question["variant"])
     name = register_row(row)
-    kept = torch.load(Path(question["folder"]) / "original.pt", weights_only=True)
-    ids, want = kept["ids"], kept["vectors"]
+    original = torch.load(Path(question["folder"]) / "original.pt", weights_only=True)
+    ids, want = original["ids"], original["vectors"]
     swappable = SwappableModel(load_model(dtype, device))
     swappable.use(name)
     embeddings = embed(swappable.model, ids, together_for(row, dtype, device))

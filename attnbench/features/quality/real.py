@@ -16,18 +16,16 @@ import impls
 from attnbench.command.progress import Progress
 from attnbench.core.evidence import Evidence
 from attnbench.core.format import roughly
-from attnbench.core.process import Worker
 from attnbench.core.record import NOT_TRIED, Status
 from attnbench.features.quality.pretrained import WORKER_MODULE, Session, open_session
 from attnbench.features.quality.task import (
-    WORKER,
-    Interval,
+    QualityFigure,
     Result,
     ResultGroup,
     Row,
     TaskRun,
+    TaskWorker,
     status_words,
-    whole_answer,
 )
 from attnbench.models import wrong_level
 from attnbench.sweep.compare import starting_s
@@ -46,8 +44,8 @@ def capture_inputs(session: Session, seq: int, batch: int, folder: Path) -> dict
     """Problems with the name of their source, the layers last; raises CantBeDone."""
     question = {"texts": list(session.texts), "seq": seq, "batch": batch, "folder": str(folder)}
     question |= {"dtype": session.dtype, "device": session.device}
-    with Worker(WORKER, session.settings.threads, limited=False) as worker:
-        (captured,) = whole_answer(worker, f"{WORKER_MODULE}:capture", question, CAPTURE_LIMIT_S)
+    with TaskWorker(session.settings.threads) as worker:
+        (captured,) = worker.original(f"{WORKER_MODULE}:capture", question, CAPTURE_LIMIT_S)
     heads, width = captured["heads"], captured["head_dim"]
     problem = Problem(
         batch, heads, heads, seq, seq, width, width, session.dtype, device=session.device
@@ -132,11 +130,12 @@ def results(evidence: Evidence) -> list[ResultGroup]:
     return [ResultGroup("on what the layers pass on", "all layers", LEVEL, "softmax", some)]
 
 
-def _scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, Interval]:
+def _scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, QualityFigure]:
     """The mean over layers, from the worst to the best, then each source."""
     some = [row["skill"] for row in rows if row["source"] not in MADE_UP] or [rows[0]["skill"]]
-    whole = Interval(statistics.fmean(some), min(some), max(some))
-    return {"all layers": whole} | {row["source"]: Interval(*[row["skill"]] * 3) for row in rows}
+    whole = QualityFigure(statistics.fmean(some), min(some), max(some))
+    sources = {row["source"]: QualityFigure(*[row["skill"]] * 3) for row in rows}
+    return {"all layers": whole} | sources
 
 
 def notes(evidence: Evidence) -> Iterator[str]:

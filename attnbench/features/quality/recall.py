@@ -23,19 +23,17 @@ from attnbench.command.terminal import say
 from attnbench.core.evidence import Evidence, made_here
 from attnbench.core.format import counted, duration, percent, roughly
 from attnbench.core.machine import Machine, pace, this_machine
-from attnbench.core.process import Worker
 from attnbench.core.stats import CONFIDENCE, student_quantile
 from attnbench.core.tuned import TunedOptions
 from attnbench.features.quality.task import (
-    WORKER,
-    Interval,
+    Judgement,
+    QualityFigure,
     Result,
     ResultGroup,
     Row,
-    Standing,
     TaskRun,
+    TaskWorker,
     refusal,
-    stages,
     status_words,
     variant_row,
 )
@@ -219,8 +217,8 @@ def run_training(job: TrainingJob) -> Row:
     row = {**variant_row(job.variant), **about, "state_numbers": None, "curve": []}
     values = {**vars(job), "variant": job.variant.to_dict(), "setting": asdict(job.setting)}
     question = {"device": job.setting.device, "job": values}
-    with Worker(WORKER, job.threads, limited=False) as worker:
-        for stage in stages(worker, TRAIN, question, START_S + 2 * job.limit_s):
+    with TaskWorker(job.threads) as worker:
+        for stage in worker.stages(TRAIN, question, START_S + 2 * job.limit_s):
             if "checkpoint" in stage:
                 row["curve"].append(stage["checkpoint"])
             else:
@@ -267,13 +265,11 @@ def steps(
     First the rows of what can't be trained, and the baseline once more for the budget of time;
     raises CantBeDone where it can't be trained.
     """
-    baseline, *_ = variants = [
-        v for v in candidates if refusal(v, setting.problem, machine) is None
-    ]
-    for refused in (refusal(v, setting.problem, machine) for v in candidates):
-        if refused is not None:
-            progress.tell(f"{refused['variant']} is not trained: {status_words(refused)}")
-            yield {**refused, "setting": asdict(setting), "curve": []}
+    pairs = [(v, refusal(v, setting.problem, machine)) for v in candidates]
+    baseline, *_ = variants = [v for v, refused in pairs if refused is None]
+    for refused in (refused for _, refused in pairs if refused is not None):
+        progress.tell(f"{refused['variant']} is not trained: {status_words(refused)}")
+        yield {**refused, "setting": asdict(setting), "curve": []}
     seeds, threads = header["seeds"], header["threads"]
     step_s = STEP_S * pace() + call_s(setting.problem, machine)
     each_s = LOAD_S * pace() + setting.steps * step_s
@@ -308,15 +304,15 @@ LEVEL = 0.99
 
 def over_seeds(
     values: Sequence[float], least: float = -math.inf, most: float = math.inf
-) -> Interval | None:
+) -> QualityFigure | None:
     """The mean with Student's interval, cut to what the values may be; None of no values."""
     if not values:
         return None
     mean, n = statistics.fmean(values), len(values)
     if n == 1:
-        return Interval(mean)
+        return QualityFigure(mean)
     half = student_quantile((1 + CONFIDENCE) / 2, n - 1) * statistics.stdev(values) / math.sqrt(n)
-    return Interval(mean, max(least, mean - half), min(most, mean + half))
+    return QualityFigure(mean, max(least, mean - half), min(most, mean + half))
 
 
 def results(evidence: Evidence) -> list[ResultGroup]:
@@ -330,8 +326,8 @@ def results(evidence: Evidence) -> list[ResultGroup]:
         some = _at_the_end(setting, rows, baseline, by_steps=by_steps)
         own = next(each.scores for each in some if each.variant == baseline)
         # what the baseline lacks too tells nothing of the others
-        kept = [name for name, x in own.items() if x.standing(LEVEL) is Standing.KEEPS]
-        judged = (kept or [f"{setting.most} pairs"])[-1]
+        keeps = [name for name, x in own.items() if x.judge(LEVEL) is Judgement.KEEPS]
+        judged = (keeps or [f"{setting.most} pairs"])[-1]
         about = f"after {words} each ({setting.slug})"
         groups.append(ResultGroup(about, judged, LEVEL, baseline, some))
     return groups
@@ -376,13 +372,13 @@ def _ends(curve: Sequence[Row], by_steps: bool, steps: int) -> list[Row]:
     return [x for x in curve if (x["step"] == steps if by_steps else x["in_time"])][:1]
 
 
-def _ratio(ratios: Sequence[float]) -> Interval | None:
+def _ratio(ratios: Sequence[float]) -> QualityFigure | None:
     """The geometric mean of ratios seed by seed, and its interval."""
     mean = over_seeds([math.log(ratio) for ratio in ratios])
     if mean is None:
         return None
     ends = (None if x is None else math.exp(min(x, 700.0)) for x in (mean.low, mean.high))
-    return Interval(math.exp(mean.value), *ends)
+    return QualityFigure(math.exp(mean.value), *ends)
 
 
 def notes(evidence: Evidence) -> list[str]:

@@ -6,7 +6,7 @@ A task is a module with three functions, which :mod:`attnbench.features.quality.
     results(evidence) -> [ResultGroup]    what the kept rows show: a table and a panel each
     notes(evidence) -> [str]              what its words mean
 
-What needs torch runs in a process of its own: :func:`stages` names the function that answers there.
+What needs torch runs in a process of its own, which a :class:`TaskWorker` asks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from impls.problem import Problem
 from impls.spec import Variant
 
 Row = dict[str, Any]
-WORKER = "attnbench.features.quality.worker"
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class TaskRun:
     """The rows of evidence as they come; it may be ended at a None, too."""
 
 
-class Standing(StrEnum):
+class Judgement(StrEnum):
     """The side of a level on which a score lies."""
 
     KEEPS = "kept by"
@@ -49,27 +48,33 @@ class Standing(StrEnum):
     OPEN = "can't be told of"
 
 
-MARKS = {Standing.KEEPS: " ✓", Standing.LACKS: "", Standing.OPEN: " ?"}
+MARKS = {Judgement.KEEPS: " ✓", Judgement.LACKS: "", Judgement.OPEN: " ?"}
 
 
-class Interval(Struct, frozen=True):
+class QualityFigure(Struct, frozen=True):
     """A figure and its interval; without ends where one sample shows none."""
 
     value: float
     low: float | None = None
     high: float | None = None
 
-    def standing(self, level: float) -> Standing:
+    def judge(self, level: float) -> Judgement:
         """The side on which the whole interval lies."""
         if self.low is None or self.high is None or self.low < level <= self.high:
-            return Standing.OPEN
-        return Standing.KEEPS if self.low >= level else Standing.LACKS
+            return Judgement.OPEN
+        return Judgement.KEEPS if self.low >= level else Judgement.LACKS
 
     def __str__(self) -> str:
         """``0.865 ± 0.023``, by the end that is farther off."""
         if self.low is None or self.high is None or self.low == self.high:
             return f"{self.value:.3f}"
         return f"{self.value:.3f} ± {max(self.high - self.value, self.value - self.low):.3f}"
+
+    @property
+    def three(self) -> tuple[float, float, float]:
+        """It and both ends; thrice itself where it has none."""
+        value, low, high = self.value, self.low, self.high
+        return value, value if low is None else low, value if high is None else high
 
     @property
     def with_ends(self) -> str:
@@ -84,9 +89,9 @@ class Result(Struct, frozen=True):
     variant: str
     computes: str
     family: str
-    scores: Mapping[str, Interval] = {}
+    scores: Mapping[str, QualityFigure] = {}
     """1 is as good as exact softmax; none for what has a step's time alone."""
-    step: Interval | None = None
+    step: QualityFigure | None = None
     """A step's time over the baseline's."""
     step_s: float | None = None
     faster: bool = False
@@ -116,7 +121,7 @@ class ResultGroup(Struct, frozen=True):
         some = [
             (result.step.value, result.variant, result)
             for result in self.judged()
-            if result.step and result.scores[self.score].standing(level) is Standing.KEEPS
+            if result.step and result.scores[self.score].judge(level) is Judgement.KEEPS
         ]
         return [result for *_, result in sorted(some, key=lambda each: each[:2])]
 
@@ -143,24 +148,25 @@ def refusal(row: Variant, problem: Problem, machine: Machine) -> Row | None:
     return None if reason is None else variant_row(row, "refused", reason)
 
 
-def stages(
-    worker: Worker, answer: str, question: Mapping[str, Any], limit_s: float
-) -> Iterator[Row]:
-    """The parts of an answer; where it ends badly, the last has ``status`` and ``reason``.
+class TaskWorker(Worker):
+    """Asks the process of a task, which answers in parts of a row."""
 
-    ``answer``: the function that yields them, as ``module:function``.
-    """
-    try:
-        yield from worker.messages({**question, "answer": answer}, limit_s)
-    except WorkerLost as lost:
-        yield {"status": "timed_out" if lost.timed_out else "crashed", "reason": str(lost)}
+    def __init__(self, threads: int, *, limited: bool = False) -> None:
+        super().__init__("attnbench.features.quality.worker", threads, limited=limited)
 
+    def stages(self, answer: str, question: Mapping[str, Any], limit_s: float) -> Iterator[Row]:
+        """The parts of an answer; where it ends badly, the last has ``status`` and ``reason``.
 
-def whole_answer(
-    worker: Worker, answer: str, question: Mapping[str, Any], limit_s: float
-) -> Iterator[Row]:
-    """The parts of an answer that a task can't do without; raises CantBeDone for a bad end."""
-    for stage in stages(worker, answer, question, limit_s):
-        if "status" in stage:
-            raise CantBeDone(f"the original model could not be run: {stage['reason']}")
-        yield stage
+        ``answer``: the function that yields them, as ``module:function``.
+        """
+        try:
+            yield from self.messages({**question, "answer": answer}, limit_s)
+        except WorkerLost as lost:
+            yield {"status": "timed_out" if lost.timed_out else "crashed", "reason": str(lost)}
+
+    def original(self, answer: str, question: Mapping[str, Any], limit_s: float) -> Iterator[Row]:
+        """The parts of an answer of the original model; raises CantBeDone for a bad end."""
+        for stage in self.stages(answer, question, limit_s):
+            if "status" in stage:
+                raise CantBeDone(f"the original model could not be run: {stage['reason']}")
+            yield stage

@@ -57,7 +57,7 @@ def quality(arguments: argparse.Namespace) -> int:
             f"quality {name}' wrote, results/*/evidence/*-{name}.json"
         )
     try:
-        return _present(evidence, file, arguments)
+        return _present(evidence, groups_of(evidence), file, arguments)
     except MISFORMED as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise StoreError(f"{file} is damaged ({why}): what it holds can't be shown") from None
@@ -90,9 +90,10 @@ def _keep(arguments: argparse.Namespace, header: Row, rows: list[Row]) -> int:
         return INTERRUPTED
     evidence = Evidence(arguments.form, header, rows)
     file = save_evidence(Path(arguments.out), evidence)
-    status = _present(evidence, file, arguments)
+    groups = groups_of(evidence)
+    status = _present(evidence, groups, file, arguments)
     words = ""
-    if (picture := view.draw(evidence, groups_of(evidence))) is not None:
+    if (picture := view.draw(evidence, groups)) is not None:
         png = file.with_suffix(".png")
         try:
             write_whole(png, picture.png, sync=False)
@@ -109,16 +110,17 @@ def groups_of(evidence: Evidence) -> list[ResultGroup]:
     return groups
 
 
-def _present(evidence: Evidence, file: Path, arguments: argparse.Namespace) -> int:
+def _present(
+    evidence: Evidence, groups: list[ResultGroup], file: Path, arguments: argparse.Namespace
+) -> int:
     """Print evidence: 1 where a variant is wrong or died, 2 where none ran."""
-    groups = groups_of(evidence)
     if arguments.csv:
         tidy.show(view.csv_rows(evidence, groups))
     elif arguments.json:
         more = {"conclusions": view.conclusions(groups), "results": msgspec.to_builtins(groups)}
         print(json.dumps({**json.loads(file.read_text()), **more}))
     else:
-        show(evidence)
+        show(evidence, groups)
     if evidence.partial:
         say("stopped early: these results are incomplete")
     statuses = {row["status"] for row in evidence.rows}
@@ -130,9 +132,9 @@ def _present(evidence: Evidence, file: Path, arguments: argparse.Namespace) -> i
     return 0
 
 
-def show(evidence: Evidence) -> None:
+def show(evidence: Evidence, groups: list[ResultGroup]) -> None:
     """Print its tables, conclusions and notes."""
-    page, out = quality_for_page(evidence), console()
+    page, out = _words(evidence, groups), console()
     for table in page["tables"]:
         show_table(table)
     out.print()
@@ -142,12 +144,16 @@ def show(evidence: Evidence) -> None:
         out.print(escape(line), style=FAINT)
 
 
-def quality_for_page(evidence: Evidence, *, figure: bool = False) -> Row:
-    """The parts of a report's section."""
-    groups = groups_of(evidence)
+def _words(evidence: Evidence, groups: list[ResultGroup]) -> Row:
+    """All of it but the picture."""
     return {
         "conclusions": view.conclusions(groups),
         "tables": view.tables(groups),
         "lines": [*view.notes(evidence), *TASKS[evidence.kind].notes(evidence)],
-        "figure": view.draw(evidence, groups) if figure else None,
     }
+
+
+def quality_for_page(evidence: Evidence) -> Row:
+    """The parts of a report's section."""
+    groups = groups_of(evidence)
+    return {**_words(evidence, groups), "figure": view.draw(evidence, groups)}

@@ -10,16 +10,15 @@ from attnbench.core.evidence import Evidence
 from attnbench.core.format import first_few, ms, name_and_kind
 from attnbench.features.quality.task import (
     MARKS,
-    Interval,
+    Judgement,
+    QualityFigure,
     Result,
     ResultGroup,
-    Standing,
     status_words,
 )
 from attnbench.report import tidy
-from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
-from attnbench.report.figures.sheet import FAINT, GRID, Plot, finish, sheet
+from attnbench.report.figures.sheet import FAINT, GRID, Plot, add_axes, finish, heading, sheet
 from attnbench.report.tables import BAD, GOOD, Styled, Table, columns
 
 if TYPE_CHECKING:
@@ -36,17 +35,17 @@ def conclusions(groups: Sequence[ResultGroup]) -> list[str]:
 
 def conclude(group: ResultGroup) -> Iterator[str]:
     """Who keeps the level, the fastest of them, and the best of what is faster."""
-    names: dict[Standing, list[str]] = {standing: [] for standing in Standing}
+    names: dict[Judgement, list[str]] = {judgement: [] for judgement in Judgement}
     judged = group.judged()
     for result in judged:
         score = result.scores[group.score]
-        names[score.standing(group.level)].append(f"{result.variant} ({score})")
-        if result.variant == group.baseline and score.standing(group.level) != Standing.KEEPS:
+        names[score.judge(group.level)].append(f"{result.variant} ({score})")
+        if result.variant == group.baseline and score.judge(group.level) != Judgement.KEEPS:
             yield (
                 f"{group.setting}: {group.baseline} itself is not known to keep {group.level:g}: "
                 "what the others lack says nothing of them"
             )
-    parts = [f"{standing}: {first_few(some, NAMED)}" for standing, some in names.items() if some]
+    parts = [f"{judgement}: {first_few(some, NAMED)}" for judgement, some in names.items() if some]
     if parts:
         yield f"{group.setting}, {group.score}: {group.level:g} {'; '.join(parts)}"
     others = [result for result in group.keepers(group.level) if result.variant != group.baseline]
@@ -90,12 +89,12 @@ def _table(group: ResultGroup) -> Table:
     return Table(f"{group.setting}: {group.score}, to keep {group.level:g}", heads, lines)
 
 
-def _score(score: Interval | None, level: float) -> Styled | None:
+def _score(score: QualityFigure | None, level: float) -> Styled | None:
     if score is None:
         return None
-    standing = score.standing(level)
-    colour = {Standing.KEEPS: GOOD, Standing.LACKS: BAD}.get(standing, "")
-    return Styled(f"{score}{MARKS[standing]}", colour)
+    judgement = score.judge(level)
+    colour = {Judgement.KEEPS: GOOD, Judgement.LACKS: BAD}.get(judgement, "")
+    return Styled(f"{score}{MARKS[judgement]}", colour)
 
 
 def notes(evidence: Evidence) -> list[str]:
@@ -132,9 +131,9 @@ def csv_rows(evidence: Evidence, groups: Sequence[ResultGroup]) -> Iterator[tidy
             yield {name: row.get(name, "") for name in names}
 
 
-def _ends(name: str, interval: Interval | None) -> tidy.Row:
+def _ends(name: str, figure: QualityFigure | None) -> tidy.Row:
     """Three columns, with six digits."""
-    ends = (interval.value, interval.low, interval.high) if interval else (None,) * 3
+    ends = (figure.value, figure.low, figure.high) if figure else (None,) * 3
     names = (name, f"low_{name}", f"high_{name}")
     return {n: x if x is None else float(f"{x:.6g}") for n, x in zip(names, ends, strict=True)}
 
@@ -158,49 +157,44 @@ def draw(evidence: Evidence, groups: Sequence[ResultGroup]) -> Plot | None:
     wide = LEFT / 2 + WIDE * len(panels) + RIGHT
     title = "What a variant costs a model: quality × time"
     with sheet(wide / 72, (BELOW + HIGH + ABOVE) / 72) as figure:
-        labels.heading(figure, title, evidence.made["machine"]["name"])
+        heading(figure, title, evidence.made["machine"]["name"])
         results = [result for group in panels for result in both[group.setting]]
         looks, best = style.looks(results), []
         scores = [r.scores[g.score].value for g in panels for r in both[g.setting]]
         worst = 1.4 * max(0.15, *map(_far, scores))
         for place, group in enumerate(panels):
             left = LEFT + WIDE * place
-            axes = labels.add_axes(figure, (left, BELOW, left + WIDE - LEFT, BELOW + HIGH))
+            axes = add_axes(figure, (left, BELOW, left + WIDE - LEFT, BELOW + HIGH))
             best += _draw_panel(axes, group, both[group.setting], looks, worst)
         order = sorted(looks.values(), key=lambda look: look.variant not in best)
         style.legend(figure, order[:NAMES])
         words = f"Beaten by none both ways: {', '.join(dict.fromkeys(best))}"
-        return finish(figure, evidence.kind, title, words)
+        return finish(figure, title, words)
 
 
 def _draw_panel(
     axes: Axes,
     group: ResultGroup,
     results: Sequence[Result],
-    looks: Mapping[str, style.Look],
+    looks: Mapping[str, style.VariantLook],
     worst: float,
 ) -> list[str]:
     """The points with both intervals; the variants that none beats both ways."""
     points = {r.variant: (r.step.value, 1 - r.scores[group.score].value) for r in results if r.step}
     front = frontier(points)
-    ends = [x for result in results if result.step for x in _three(result.step)]
+    ends = [x for result in results if result.step for x in result.step.three]
     xs = style.limits([1.0, *ends], least=1.5)
     _draw_axes(axes, group, xs, worst)
     for result in results:
         assert result.step is not None
-        x, low, high = _three(result.step)
-        y, below, above = map(_far, _three(result.scores[group.score]))
+        x, low, high = result.step.three
+        y, below, above = map(_far, result.scores[group.score].three)
         leads = result.variant in front
         more: dict[str, Any] = {"alpha": 1.0 if leads else 0.75, "zorder": 3}
         more |= looks[result.variant].marks(5.5 if leads else 4.5)
         across, up = [[x - low], [high - x]], [[y - above], [below - y]]
         axes.errorbar([x], [y], up, across, elinewidth=0.9, **more)
     return front
-
-
-def _three(interval: Interval) -> tuple[float, float, float]:
-    value, low, high = interval.value, interval.low, interval.high
-    return value, value if low is None else low, value if high is None else high
 
 
 def _far(score: float) -> float:

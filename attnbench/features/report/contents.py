@@ -20,7 +20,7 @@ from attnbench.core.format import counted, duration, percent, size
 from attnbench.core.record import FINDINGS
 from attnbench.features.claims.view import claims_for_page
 from attnbench.features.quality.verb import quality_for_page
-from attnbench.report.figures.style import Look, looks
+from attnbench.report.figures.style import VariantLook, looks
 from attnbench.report.scenes import ReportRun, Scene, hardware, machine_line, part, scenes
 from attnbench.report.sentences import (
     Headline,
@@ -65,7 +65,7 @@ class Contents:
     runs: Sequence[ReportRun]
     abouts: Sequence[About]
     scenes: Sequence[Scene]
-    looks: Mapping[str, Look]
+    looks: Mapping[str, VariantLook]
     missing: Sequence[Missing]
     to_run: Mapping[int, str]
     """The path from the report to the folder of each run, by its number."""
@@ -160,7 +160,7 @@ def _model_cost(evidence: Evidence) -> dict[str, Any]:
     source = f"{header['started'][:10]}, {header['machine']['name']}: {header['command']}"
     if evidence.partial:
         source += "; stopped before its end: a part of what was asked"
-    return {"source": source, **quality_for_page(evidence, figure=True)}
+    return {"source": source, **quality_for_page(evidence)}
 
 
 # ---- the provenance of a run ---------------------------------------------------------------------
@@ -209,8 +209,8 @@ def _trust(run: ReportRun) -> Iterator[str]:
     else:
         yield "no timing was noisy"
     spoiled = run.path / SPOILED
-    again = spoiled.read_bytes().count(b"\n") if spoiled.is_file() else 0
-    if again:
+    earlier = spoiled.read_bytes().count(b"\n") if spoiled.is_file() else 0
+    if again := run.again + earlier:
         yield f"{counted(again, 'measurement')} made while the machine drifted were repeated"
     yield from run.notes
 

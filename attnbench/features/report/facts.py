@@ -21,7 +21,7 @@ from attnbench.core.format import positive
 from attnbench.core.record import NOT_TRIED, Record, Time
 from attnbench.core.settings import KEPT, allocator_of
 from attnbench.features.report.contents import Contents
-from attnbench.report.figures.style import MARKERS, Look
+from attnbench.report.figures.style import MARKERS, VariantLook
 from attnbench.report.scenes import ReportRun, Scene
 from attnbench.report.sentences import distinct_words
 from attnbench.sweep.presets import PRESETS
@@ -45,7 +45,7 @@ class PageCell:
     """Its line in the run's records.jsonl, counted from 1."""
     scene: Scene | None
     """None for a cell that was measured again later in its run."""
-    look: Look
+    look: VariantLook
     to_best: float | None = None
     """Its median over that of the fastest exact variant at its length."""
 
@@ -151,6 +151,7 @@ def drawing(contents: Contents, numbers: Mapping[int, int]) -> dict[str, Any]:
         scenes[scene.number] = {
             **axes_of(scene),
             "title": apart[scene.number],
+            "unit": scene.regime.unit,
             "lengths": [s.length for s in scene.standings if s.timed],
             "margin": shorten(scene.run.margin),
             "names": {place[name]: with_same(name, x) for name, x in scene.one_kernel.items()},
@@ -289,7 +290,7 @@ DIGITS = 7
 """Significant digits that the page keeps of a number; the file that it names has them all."""
 
 
-def packed(contents: Contents, cells: Sequence[PageCell]) -> str:
+def pack(contents: Contents, cells: Sequence[PageCell]) -> str:
     """``cells`` and ``panels`` by their numbers: as one word."""
     records = {}
     for cell in cells:

@@ -45,7 +45,7 @@ function seriesOf(r, value) {
 }
 
 const PEAK = ({ peak }) => peak, JOULES = (cell) => cell.joules;
-const across = (r) => (facts.scenes[r].phase === "decode" ? "keys kept" : "length, tokens");
+const across = (r) => `length, ${facts.scenes[r].unit}`;
 const nameOf = (v, r) => facts.scenes[r]?.names[v] ?? looks[v].name;
 
 // A figure of what has no interval and is best where it is least; more is said of a regime.

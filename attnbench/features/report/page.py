@@ -25,10 +25,10 @@ from attnbench.features.report.facts import (
     cells_of,
     drawing,
     lengths_of,
-    packed,
+    pack,
     place,
 )
-from attnbench.report.figures.style import Look
+from attnbench.report.figures.style import VariantLook
 from attnbench.report.scenes import ReportRun, Scene, gather
 from attnbench.report.sentences import (
     beside,
@@ -83,7 +83,7 @@ def render(contents: Contents) -> str:
         facts=drawing(contents, {key: cell.number for key, cell in by_record.items()}),
         lengths=lengths,
         choices=[choice for choice in choices.items() if len(choice[1]) > 1],
-        blob=packed(contents, list({c.number: c for c in chain(shown, rows)}.values())),
+        blob=pack(contents, list({c.number: c for c in chain(shown, rows)}.values())),
         headlines={n: headlines(scenes, several, n) for n in lengths} or {0: contents.headlines},
         missing=_missing(contents),
         margin=" to ".join(dict.fromkeys(map(format.percent, (margins[0], margins[-1])))),
@@ -176,7 +176,7 @@ def _card(
 
 def _row(
     scene: Scene,
-    looks: Mapping[str, Look],
+    looks: Mapping[str, VariantLook],
     by_record: Mapping[int, PageCell],
     stretch: Stretch,
 ) -> dict[str, Any]:
@@ -265,7 +265,7 @@ def report_on(runs: Sequence[ReportRun], out: Path) -> Report:
 
 LIMIT = 60_000
 """Characters: a comment may hold 65,536."""
-COUNTS = {"REGIMES": 24, "REASONS": 30, "VERDICTS": 20, "NAMES": 8}
+COUNTS = {"REGIMES": 24, "REASONS": 30, "NAMES": 8}
 CUT = "\n\n*… cut here: the rest is in index.html.*\n"
 
 
@@ -282,9 +282,12 @@ def summary(contents: Contents) -> str:
         autoescape=False,
         finalize=lambda v: v if isinstance(v, Markup) else markdown_text(str(v)),
     )
-    environment.filters.update(
-        winners=lambda scenes: Markup(to_markdown(winners(scenes))), sentences=sentences
-    )
+    environment.filters |= {
+        "winners": lambda scenes: Markup(to_markdown(winners(scenes))),
+        "sentences": sentences,
+        "first_few": format.first_few,
+        "counted": format.counted,
+    }
     commands = dict.fromkeys(command for about in contents.abouts for command in about.commands)
     text = environment.get_template("summary.md").render(
         c=contents,

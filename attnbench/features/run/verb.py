@@ -18,7 +18,7 @@ from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from attnbench.command.progress import Progress
     from attnbench.models.capture.calls import SeenCalls
@@ -129,8 +129,8 @@ def start_run(args: argparse.Namespace, places: Places) -> Run:
     if args.anyway:
         raise CantBeDone("--anyway requires --resume RUN")
     changes = arguments.grid_changes(args)
-    beside = [f"--{name}".replace("_", "-") for name in changes]
-    problems = problems_of(args.problems, [*beside, *["--preset"] * (args.preset is not None)], say)
+    beside = [f"--{name}".replace("_", "-") for name in changes if name != "budget"]
+    problems = problems_of(args.problems, [*beside, *["--preset"] * (args.preset is not None)])
     if problems:
         grid = grid_of(problems, "the problems of a program").with_(budget=changes.get("budget"))
     else:
@@ -155,26 +155,24 @@ def start_run(args: argparse.Namespace, places: Places) -> Run:
     )
 
 
-def problems_of(
-    calls: SeenCalls | str | Path | None, beside: Sequence[str], tell: Callable[[str], None]
-) -> list[Problem]:
+def problems_of(calls: SeenCalls | str | Path | None, beside: Sequence[str]) -> list[Problem]:
     """The problems of a captured program, or of its file; none where none is given.
 
-    ``beside``: the options of a grid that are given too, as their user spells them. Raises
-    CantBeDone where there are some, or where no call can be put as a problem.
+    ``beside``: the options that say the problems too. Raises CantBeDone where there are some, or
+    where no call can be put as a problem.
     """
     if calls is None:
         return []
     from attnbench.models.capture.calls import SeenCalls
 
-    if more := [name for name in beside if "budget" not in name]:
-        raise CantBeDone(f"a program's calls say which problems; leave out {', '.join(more)}")
+    if beside:
+        raise CantBeDone(f"a program's calls say which problems; leave out {', '.join(beside)}")
     captured = calls if isinstance(calls, SeenCalls) else SeenCalls.read(Path(calls))
     if not (problems := captured.problems()):
         why = "; ".join(dict.fromkeys(s.note for s in captured.sites if s.note)) or "there are none"
         raise CantBeDone(f"of the program's calls none can be put as a problem: {why}")
     if not captured.complete:
-        tell(f"note: the calls are not complete; {' '.join(captured.unseen)}")
+        say(f"note: the calls are not complete; {' '.join(captured.unseen)}")
     return problems
 
 

@@ -181,8 +181,7 @@ def _fastest(run: ReportRun, scene: Scene, most: int) -> Table:
     note = str(beside(standing) or "")
     heads = ("ms", "95 %", "× best", "MiB")
     mask = "no mask" if scene.regime.mask == "none" else scene.regime.mask
-    unit = "keys" if "q_len" in scene.regime.fixed else "tokens"
-    title = f"{scene.regime.phase}, {mask}, {length:,} {unit}"
+    title = f"{scene.regime.phase}, {mask}, {length:,} {scene.regime.unit}"
     kind = "exact variants" if exact else "variants, none of them exact"
     more = f"{len(rows)} of {len(some)} {kind}{_so_far(run)}; all: --all"
     return Table(title, columns("", *heads, "", right=heads), rows, [note] if note else [], more)

@@ -89,7 +89,7 @@ def _outcomes(machine: Machine, seed: int) -> Generator[PlantOutcome]:
         yield from these.run_plants(machine, engine, seed, progress, on_gpu=on_gpu)
 
 
-def check(given: argparse.Namespace) -> int:
+def check(options: argparse.Namespace) -> int:
     """``attnbench check [VARIANT …]``"""
     import impls
     from attnbench.core.machine import this_machine
@@ -102,27 +102,27 @@ def check(given: argparse.Namespace) -> int:
     from attnbench.sweep.start import find_preset, settings_of
 
     machine = this_machine()
-    grid = find_preset(given.preset or "check", machine)
-    if given.variants:  # then the levels are theirs
+    grid = find_preset(options.preset or "check", machine)
+    if options.variants:  # then the levels are theirs
         grid = grid.with_(level=())
-    grid = grid.with_(**arguments.grid_changes(given))
-    if given.seq is None:
+    grid = grid.with_(**arguments.grid_changes(options))
+    if options.seq is None:
         grid = shared_out(grid)
-    table, grid = impls.table(given.table), grid.with_(budget=0.0)
-    plan = make_plan(table, given.variants, grid, machine, tuned=True)
+    table, grid = impls.table(options.table), grid.with_(budget=0.0)
+    plan = make_plan(table, options.variants, grid, machine, tuned=True)
     for note in plan.tuned_notes():
         say(note)
-    settings = settings_of(given, machine)
+    settings = settings_of(options, machine)
     with (
         engine_on(grid.device, settings) as engine,
         Progress() as progress,
     ):
         guess_s = starting_s() + sum(cell.guess_s for cell in plan.to_run)
         progress.at(0, len(plan.to_run), guess_s, "the worker starts", begins_s=starting_s())
-        records = sweep.check_cells(plan, engine, given.seed or 0, progress)
-    if given.json:
+        records = sweep.check_cells(plan, engine, options.seed or 0, progress)
+    if options.json:
         print(json.dumps([r.to_dict() for r in records], indent=1))
-    elif given.csv:
+    elif options.csv:
         tidy.show(map(view.check_row, records))
     else:
         view.show_check(records)

@@ -10,16 +10,13 @@ import base64
 import io
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench.core.disk import write_whole
 from attnbench.core.format import short
-from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +51,6 @@ SETTINGS: dict[str, Any] = {
     "font.size": 9,
     "grid.color": GRID,
     "grid.linewidth": 0.6,
-    "hatch.linewidth": 0.6,
     "svg.fonttype": "none",
     "svg.hashsalt": "attnbench",
     "text.color": INK,
@@ -69,7 +65,6 @@ SETTINGS: dict[str, Any] = {
 class Plot:
     """One figure."""
 
-    name: str
     title: str
     description: str
     svg: str
@@ -84,39 +79,25 @@ class Plot:
 
 
 @contextmanager
-def sheet(width: float, height: float, layout: Any = None, hatch: str = FAINT) -> Iterator[Figure]:
-    """An empty figure, so many inches wide and high; in here, draw and :func:`finish` or
-    :func:`save`.
-    """
+def sheet(width: float, height: float) -> Iterator[Figure]:
+    """An empty figure, so many inches wide and high; in here, draw and :func:`finish`."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     with mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()  # whatever a reader's own settings are
-        mpl.rcParams.update(SETTINGS | {"hatch.color": hatch})  # type: ignore[arg-type]
+        mpl.rcParams.update(SETTINGS)  # type: ignore[arg-type]
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # the reader's fonts have more
-        yield Figure(figsize=(width, height), facecolor=PAPER, layout=layout)
+        yield Figure(figsize=(width, height), facecolor=PAPER)
 
 
-def save(figure: Figure, files: Iterable[Path]) -> None:
-    """Write a figure to files, each whole or not at all; raises :class:`CantBeDone`."""
-    for file in files:
-        date = {"Date": None} if file.suffix == ".svg" else None
-        try:
-            figure.savefig(packed := io.BytesIO(), format=file.suffix[1:], dpi=130, metadata=date)
-            write_whole(file, packed.getvalue(), sync=False)
-        except OSError as error:
-            raise CantBeDone(f"can't write {file}: {error.strerror}") from None
-
-
-def finish(figure: Figure, name: str, title: str, description: str) -> Plot:
+def finish(figure: Figure, title: str, description: str) -> Plot:
     """The figure as an SVG and as a PNG."""
     svg, png = io.BytesIO(), io.BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     figure.savefig(png, format="png", dpi=120, metadata={"Software": None})
-    return Plot(
-        name, clean(title), clean(description), clean(svg.getvalue().decode()), png.getvalue()
-    )
+    words = clean(title), clean(description)
+    return Plot(*words, clean(svg.getvalue().decode()), png.getvalue())
 
 
 def clean(text: str) -> str:
@@ -144,12 +125,9 @@ def write(figure: Figure, x: float, y: float, text: str, size: float = 8.0, **mo
     figure.text(x / wide, y / high, text, fontsize=size, **more)
 
 
-def heading(figure: Figure, title: str, under: str, finding: str = "") -> None:
-    """Write the title, the finding and a lesser line, each cut to the room there is."""
+def heading(figure: Figure, title: str, under: str) -> None:
+    """Write the title and a lesser line, each cut to the room there is."""
     wide, high = figure.get_size_inches() * 72
-    room, below = wide - 10, high - 24.5
+    room = wide - 10
     write(figure, 6, high - 13, shorten(title, 0.9 * room, 9.5), 9.5, weight="bold")
-    if finding:
-        write(figure, 6, below, shorten(finding, room, 8), 8)
-        below -= 11.5
-    write(figure, 6, below, shorten(under, room, 8), 8, color=FAINT)
+    write(figure, 6, high - 24.5, shorten(under, room, 8), 8, color=FAINT)

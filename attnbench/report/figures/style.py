@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attnbench.report.figures import sheet as labels
-from attnbench.report.figures.sheet import FAINT, HUES, PAPER
+from attnbench.report.figures.sheet import FAINT, HUES, PAPER, shorten
 from impls import own_rows
 
 if TYPE_CHECKING:
@@ -23,12 +22,6 @@ SHIFT = 3
 """The list of hues is turned by so many each time that it is used up."""
 HALF = "left"
 FILLS = {"softmax": "full", "its own operator": "none"}
-DASHES: dict[str, str | tuple[int, tuple[float, ...]]] = {
-    "full": "-",
-    HALF: (0, (4, 2)),
-    "none": (0, (1.2, 1.6)),
-}
-"""Lines of variants whose marks are filled so."""
 MEANINGS = {
     "full": "exactly softmax",
     HALF: "near it, or\non its own pattern",
@@ -37,7 +30,7 @@ MEANINGS = {
 
 
 @dataclass(frozen=True)
-class Look:
+class VariantLook:
     """The look of a variant, the same in every report: its name alone decides it."""
 
     number: int
@@ -75,11 +68,6 @@ class Look:
         """Full, half or hollow, by what it computes."""
         return FILLS.get(self.computes, HALF)
 
-    @property
-    def dash(self) -> str | tuple[int, tuple[float, ...]]:
-        """The dash of its lines, by what it computes."""
-        return DASHES[self.fill]
-
     def marks(self, size: float = 4.0) -> dict[str, Any]:
         """Its marker, as arguments of matplotlib's ``plot``."""
         return filled(self.fill, self.colour, self.marker, size)
@@ -99,7 +87,7 @@ def filled(fill: str, colour: str, marker: str = "o", size: float = 4.0) -> dict
     }
 
 
-def looks(records: Iterable[Any]) -> dict[str, Look]:
+def looks(records: Iterable[Any]) -> dict[str, VariantLook]:
     """A look for each variant of these records, in their order."""
     places = {name: place for place, name in enumerate(dict.fromkeys((*FIRST, *own_rows())))}
     variants: dict[str, tuple[str, str]] = {}
@@ -109,7 +97,7 @@ def looks(records: Iterable[Any]) -> dict[str, Look]:
     looks = {}
     for number, (variant, both) in enumerate(variants.items()):
         other = zlib.crc32(variant.encode("utf-8", "replace")) % (len(HUES) * len(MARKERS))
-        looks[variant] = Look(number, variant, *both, places.get(variant, other))
+        looks[variant] = VariantLook(number, variant, *both, places.get(variant, other))
     return looks
 
 
@@ -117,12 +105,12 @@ NAMES = 112.0
 """Points beside axes that a legend has, names included."""
 
 
-def legend(figure: Figure, looks: Iterable[Look]) -> None:
+def legend(figure: Figure, looks: Iterable[VariantLook]) -> None:
     """The marks of variants, in this order at the right, and what their fillings mean."""
     from matplotlib.lines import Line2D
 
     looks = list(looks)
-    marks = {labels.shorten(look.variant, NAMES - 36, 8): look.marks() for look in looks}
+    marks = {shorten(look.variant, NAMES - 36, 8): look.marks() for look in looks}
     fills = {look.fill for look in looks}
     if fills - {"full"}:
         marks |= {words: filled(x, FAINT) for x, words in MEANINGS.items() if x in fills}
@@ -133,11 +121,11 @@ def legend(figure: Figure, looks: Iterable[Look]) -> None:
     figure.legend(handles=handles, fontsize=8, handlelength=2.4, handletextpad=0.5, **at)
 
 
-def limits(values: Iterable[float], least: float = 6.0, room: float = 0.06) -> tuple[float, float]:
+def limits(values: Iterable[float], least: float) -> tuple[float, float]:
     """Ends of a logarithmic axis that hold the values, one at least ``least`` times the other."""
     some = list(values)
     low, high = min(some), max(some)
     wider = max(1.0, (least * low / high) ** 0.5)
     low, high = low / wider, high * wider
-    edge = (high / low) ** room
+    edge = (high / low) ** 0.06  # free at either end
     return low / edge, high * edge

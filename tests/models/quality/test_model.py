@@ -75,7 +75,8 @@ def tried(tmp_path):
                     raise stage
                 yield stage
 
-        stand_in = SimpleNamespace(messages=messages)
+        stand_in = task.TaskWorker(1)
+        stand_in.messages = messages
         trial = ModelTrial(["a"], ModelOptions(), stand_in, [], tmp_path)
         return trial.run_variant(impls.table().find("nystrom"))
 

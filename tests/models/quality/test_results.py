@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnbench.features.quality import model, real, recall, view
-from attnbench.features.quality.task import Interval, Result, ResultGroup, Standing
+from attnbench.features.quality.task import Judgement, QualityFigure, Result, ResultGroup
 from attnbench.features.quality.verb import show
 from tests.models.quality.made_up import (
     evidence,
@@ -57,7 +57,7 @@ def test_the_interval_over_seeds_is_students_as_the_book_has_it():
     assert np.mean(held) == pytest.approx(0.95, abs=0.015)
     share = recall.over_seeds([1.0, 1.0, 0.1], 0.0, 1.0)
     assert (share.low, share.high, str(share)) == (0.0, 1.0, "0.700 ± 0.700")
-    assert recall.over_seeds([0.5]).standing(0.1) is Standing.OPEN, "one seed shows nothing"
+    assert recall.over_seeds([0.5]).judge(0.1) is Judgement.OPEN, "one seed shows nothing"
 
 
 def test_recall_stands_at_the_end_of_each_budget_and_a_ratio_is_seed_by_seed():
@@ -97,7 +97,7 @@ def test_what_keeps_a_level_is_whole_above_it_and_the_fastest_comes_first():
     scores = {"a": (0.98, 1.0), "b": (0.992, 0.998), "c": (0.99, 1.0), "d": (0.5, 0.6)}
     steps = {"a": 0.5, "b": 1.2, "c": 0.9, "d": 0.1}
     results = [
-        Result(n, "softmax", "f", {"s": Interval(low, low, high)}, Interval(steps[n]))
+        Result(n, "softmax", "f", {"s": QualityFigure(low, low, high)}, QualityFigure(steps[n]))
         for n, (low, high) in scores.items()
     ]
     group = ResultGroup("", "s", 0.99, "x", results)
@@ -110,7 +110,7 @@ def test_skill_on_all_layers_runs_from_the_worst_to_the_best_and_leaves_made_up_
     (group,) = real.results(kept)
     whole = group.results[0].scores["all layers"]
     assert (whole.value, whole.low, whole.high) == (pytest.approx(0.5), 0.3, 0.7)
-    assert whole.standing(real.LEVEL) is Standing.OPEN
+    assert whole.judge(real.LEVEL) is Judgement.OPEN
 
 
 def test_a_fault_is_told_below_the_table_and_is_no_point_of_the_picture(shown):
@@ -122,10 +122,10 @@ def test_a_fault_is_told_below_the_table_and_is_no_point_of_the_picture(shown):
         row("retention", [], "its own operator", status="refused", reason="it takes causal"),
         row("x", flat(0.4), steps=[{"seq": 256, "why": "not that"}, step(1, 128)]),
     )
-    text = shown(show, found)
+    text = shown(show, found, groups := model.results(found))
     for words in ("! broken: wrong: it is off", "! cosine: crashed: it died"):
         assert words in text
-    said = view.conclusions(groups := model.results(found))
+    said = view.conclusions(groups)
     assert any("other that keeps it is einsum, in 1.100 [" in line for line in said)
     assert any("faster than the original beyond doubt is topk[x] (" in line for line in said)
     drawn = view.draw(found, groups)

@@ -25,7 +25,7 @@ def figure(words="plain", title="t"):
         axes = fig.add_axes((0.1, 0.1, 0.8, 0.8))
         axes.plot([1, 2, 3], [1, 2, 3], marker="o", color=HUES["blue"])
         fig.text(0.5, 0.5, words)
-        return finish(fig, "f", title, "2.485e-7")
+        return finish(fig, title, "2.485e-7")
 
 
 def test_the_same_drawing_gives_the_same_bytes_whatever_a_readers_own_settings():

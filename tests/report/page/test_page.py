@@ -13,7 +13,7 @@ import impls
 from attnbench.command import arguments
 from attnbench.core.record import Ranks
 from attnbench.features.report import page as html
-from attnbench.features.report.facts import cells_of, packed, place, repeats, why_none
+from attnbench.features.report.facts import cells_of, pack, place, repeats, why_none
 from attnbench.report.scenes import machine_line
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
@@ -86,6 +86,12 @@ def test_each_cell_knows_its_line_its_ratios_its_units_and_its_place(filled):
     assert less.fidelity == "< 0"
 
 
+def test_what_its_host_alone_makes_slower_is_not_marked_as_noisy(filled):
+    flags = {"a": ["launch-bound: 2.0x from end to end"], "b": ["drifting: much"], "c": []}
+    page = html.render(filled([timed(name, 1e-3, flags=some) for name, some in flags.items()]))
+    assert re.findall(r"<td>\[0\.980, 1\.02\](.*?)</td>", page) == ["", " ?", ""]
+
+
 def unpacked(word):
     return json.loads(zlib.decompress(base64.b64decode(word)))
 
@@ -93,7 +99,7 @@ def unpacked(word):
 def test_every_record_is_there_without_its_samples_and_every_figures_numbers(filled, monkeypatch):
     contents = filled(runs.small())
     cells = cells_of(contents)
-    held = unpacked(packed(contents, cells))
+    held = unpacked(pack(contents, cells))
     assert len(held["cells"]) == len(cells)
     for cell in cells:
         told = held["cells"][str(cell.number)]
@@ -101,7 +107,7 @@ def test_every_record_is_there_without_its_samples_and_every_figures_numbers(fil
         assert told["record"]["variant"] == cell.record.variant
         assert "samples_s" not in (told["record"]["time"] or {})
     third = replace(cells[0], record=cells[0].record.with_(share_of_ceiling=1 / 3))
-    (short,) = unpacked(packed(contents, [third]))["cells"].values()
+    (short,) = unpacked(pack(contents, [third]))["cells"].values()
     assert short["record"]["share_of_ceiling"] == 0.3333333
     looks = contents.looks
     about = held["panels"][str(looks["matmul"].number)]

@@ -64,13 +64,13 @@ def test_what_is_faster_and_not_exact_is_said_with_what_it_loses(others, words):
     assert words in str(beside(scene.standings[0]))
 
 
-def test_answers_are_counted_by_how_sure_they_are():
+def test_each_answer_is_counted_once_by_how_sure_it_is():
     flags = ["drifted: much"]
     records = [timed("a", 1e-3, n, flags=flags * (n == 256)) for n in (64, 128, 192, 256, 1024)]
     records += [timed("b", 2e-3, 64), timed("b", 1e-3, 128), timed("b", 1e-3, 192, flags=flags)]
     records += [timed("b", 2e-3, 256), timed("near", 1e-3, 1024, computes=OWN)]
     assert how_sure(runs.staged(*records)[0]) == (
-        "of 5 answers 2 are clear, 2 are tied, 1 is of the only exact variant, 2 are noisy; "
+        "of 5 answers 1 is clear, 1 is tied, 1 is of the only exact variant, 2 are noisy; "
         "9 samples a timing at the median; 2 of 10 timings were noisy"
     )
     assert how_sure(runs.staged(timed("w", computes=OWN))[0]) == ""
