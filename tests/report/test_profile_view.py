@@ -63,5 +63,5 @@ def test_unlike_work_and_work_beyond_what_the_mask_asks_for_are_told():
     assert "Its mathematics takes 1 GFLOP, 2.00× the 0.5 GFLOP of fused." in why_slower(slow, fast)
     for flops, extra in ((2e9, True), (1.1e9, False)):
         slow["phases"][0]["operators"][0]["flops"] = flops
-        text = "Its operators do 2 GFLOP where its mask asks for 1 GFLOP."
-        assert (text in why_slower(slow, fast)) == extra
+        said = [line for line in why_slower(slow, fast) if "where its mask asks" in line]
+        assert said == ["Its operators do 2 GFLOP where its mask asks for 1 GFLOP."] * extra
