@@ -84,9 +84,10 @@ def test_one_query_lies_on_the_line_of_what_was_measured_without_a_mask():
         return problem(length, mask=mask).with_(phase="decode", q_len=queries)
 
     records = [
-        seen(name, decoding("none", n), time * n)
+        seen(name, decoding("none", n, queries), time * n)
         for n in LENGTHS
         for name, time in (("sdpa", 1e-6), ("matmul", 2e-6))
+        for queries in (1, 2)
     ]
     choice = chosen(records, decoding("causal", 700))
     assert (winner(choice), choice.ranking.winner.measured) == ("sdpa", False)
