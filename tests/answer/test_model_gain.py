@@ -100,7 +100,9 @@ def test_heads_that_the_program_repeats_before_the_call_are_saved_besides():
     ],
 )
 def test_the_sentence_says_the_share_the_step_and_the_bound(sites, words):
-    assert words in gain(sites).sentence()
+    said = gain(sites).sentence()
+    assert words in said and ("as it is" in said) == ("as it is" in words)
+    assert "as they are" not in said
 
 
 def test_sites_without_an_answer_stay_as_they_are_and_say_why():
