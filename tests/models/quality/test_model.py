@@ -20,7 +20,7 @@ from attnbench.features.quality import pretrained_worker as worker
 from attnbench.features.quality import worker as process
 from attnbench.features.quality.model import ModelOptions, ModelTrial
 from attnbench.models.attention import NotServed
-from attnbench.models.transformers import register_row
+from attnbench.models.transformers import OTHERS, register_row
 from impls.errors import CantBeDone
 from impls.problem import Problem
 from impls.spec import Variant
@@ -165,8 +165,9 @@ def test_what_computes_something_else_is_further_off_and_no_fault(judged, label,
 
 
 def test_a_variant_that_takes_none_of_it_is_refused_in_its_own_words(judged):
-    with pytest.raises(NotServed, match=r"^window\.blocked needs a window in the mask"):
+    with pytest.raises(NotServed, match=r"^window\.blocked needs a window in the mask") as caught:
         judged("window.blocked")
+    assert OTHERS not in str(caught.value)
 
 
 def test_padding_in_a_batch_changes_nothing(want):
