@@ -83,8 +83,9 @@ def left_behind(folder, tail):
         b"[" * 99_999 + b"\n", b'{"sta\n' + record("c").line().encode() + b"\n",
         timed("odd", median=0.125).line().replace("0.125", "null", 1).encode() + b"\n",
         timed("odd", median=0.125).line().replace("0.125", "1e999", 1).encode() + b"\n",
+        b'{"problem":' + b"[" * 99_999 + b"\n",
     ],
-    ids=range(9),
+    ids=range(10),
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore::attnbench.core.record.DamagedRun")
 def test_what_can_not_be_read_is_left_out_and_measured_again(folder, tail):
