@@ -85,7 +85,13 @@ def test_a_row_is_found_with_the_options_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("name", "near"), [("einsun", "einsum"), ("sdpa.flsh", "sdpa.flash"), ("flash", "sdpa.flash")]
+    ("name", "near"),
+    [
+        ("einsun", "einsum"),
+        ("sdpa.flsh", "sdpa.flash"),
+        ("flash", "sdpa.flash"),
+        ("pre", "matmul.prescale"),  # less alike than is asked, and a part of it
+    ],
 )
 def test_an_unknown_name_suggests_the_nearest(name, near):
     with pytest.raises(impls.UnknownVariant) as caught:
