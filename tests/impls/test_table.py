@@ -103,9 +103,13 @@ def test_an_unknown_name_suggests_the_nearest(name, near):
 
 
 def test_a_broken_row_says_why_it_is_broken():
-    table = impls.Table(broken=[impls.BrokenRow("far", "its module is gone")])
-    with pytest.raises(impls.UnknownVariant, match="the row 'far' is broken: its module is gone"):
-        table.find("far")
+    broken = [impls.BrokenRow("far", "its module is gone")]
+    for rows in ({}, {"far": impls.table().find("sdpa")}):  # also where another has the name
+        table = impls.Table(rows, broken)
+        with pytest.raises(
+            impls.UnknownVariant, match="the row 'far' is broken: its module is gone"
+        ):
+            table.find("far")
 
 
 WELL = """
