@@ -44,6 +44,7 @@ def wait(groups):
         ([QK, PV, wait(1), EX2, wait(0), EX2], (1, 2)),
         ([wait(1), EX2, QK, PV], (1, 1)),  # products of the turn before
         ([QK.replace(", gsb0", ""), EX2, PV], (1, 1)),  # PV of the turn before
+        ([QK.replace(", gsb0", ""), EX2, PV, wait(0)], (0, 1)),  # which has ended
     ],
 )
 def test_exponentials_run_under_products_that_no_wait_has_ended(body, expected):
