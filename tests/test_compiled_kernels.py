@@ -100,6 +100,7 @@ def test_ptx_and_the_report_of_ptxas_are_read():
         "registers": 168, "spilled": 4, "multiplies": {"wgmma": 1, "mma": 1},
         "specialized": False, "serialized": True, "narrow": 1,
     }  # fmt: skip
+    assert read(PTX, 2 * LOG)["spilled"] == 8  # of a kernel and of a function beside it
     with pytest.raises(ValueError, match="registers"):  # from a cache: spills are unknown
         read(PTX, "")
 
