@@ -141,6 +141,9 @@ def test_a_folder_that_takes_no_run_is_refused(tmp_path, monkeypatch):
     (tmp_path / "out").write_text("mine")
     refused(lambda: RunFolder.create(tmp_path / "out", "box", {}), str(tmp_path / "out"), "--out")
     assert (tmp_path / "out").read_text() == "mine"
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    sentence = f"{tmp_path / 'gone'} is no folder; give another with --out"
+    refused(lambda: RunFolder.create(tmp_path / "gone", "box", {}), sentence)
     monkeypatch.setattr(disk.os, "access", lambda path, how: False)
     with pytest.raises(StoreError, match=r"under .*/box: permission denied; give another .*--out"):
         check_writable(tmp_path, SimpleNamespace(name="box"))
