@@ -44,6 +44,7 @@ def wait(groups):
         ([QK, PV, wait(1), EX2, wait(0), EX2], (1, 2)),
         ([wait(1), EX2, QK, PV], (1, 1)),  # products of the turn before
         ([QK.replace(", gsb0", ""), EX2, PV], (1, 1)),  # PV of the turn before
+        ([QK.replace(", gsb0", ""), EX2, PV, wait(0)], (0, 1)),  # which has ended
     ],
 )
 def test_exponentials_run_under_products_that_no_wait_has_ended(body, expected):
@@ -99,6 +100,7 @@ def test_ptx_and_the_report_of_ptxas_are_read():
         "registers": 168, "spilled": 4, "multiplies": {"wgmma": 1, "mma": 1},
         "specialized": False, "serialized": True, "narrow": 1,
     }  # fmt: skip
+    assert read(PTX, 2 * LOG)["spilled"] == 8  # of a kernel and of a function beside it
     with pytest.raises(ValueError, match="registers"):  # from a cache: spills are unknown
         read(PTX, "")
 

@@ -49,8 +49,8 @@ class RunFolder:
             try:
                 path.mkdir(parents=True)
             except FileExistsError:
-                if out.exists() and not out.is_dir():
-                    raise StoreError(f"{out} is a file; --out takes a folder") from None
+                if not out.is_dir():  # a link to nothing
+                    raise StoreError(f"{out} is no folder; give another with --out") from None
                 continue
             except OSError as error:
                 raise disk.unwritable(f"results under {out}", error) from None

@@ -60,7 +60,14 @@ def test_the_file_is_what_the_contract_says_and_comes_back_as_it_was(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b'{"dispatch_table": 1, "made": {', b"[" * 100_000, b"\xff\xfe\x00", None]
+    "text",
+    [
+        b"",
+        b'{"dispatch_table": 1, "made": {',
+        b'{"made":' + b'{"a":' * 100_000,
+        b"\xff\xfe\x00",
+        None,
+    ],
 )
 def test_a_file_that_no_parser_takes_is_refused_in_a_sentence(tmp_path, text):
     file = tmp_path / "cut.json"

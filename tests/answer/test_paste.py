@@ -12,6 +12,8 @@ from attnbench.answer.paste import (
     lines,
     lines_for,
 )
+from attnbench.sweep.plan import problems
+from attnbench.sweep.presets import one_problem
 from impls.masks import Mask
 from tests import brute
 from tests.answer.build import problem
@@ -147,6 +149,8 @@ def test_a_problem_is_said_whole_or_beside_what_is_the_default():
     assert " ".join(command_words(p)) == f"{words} {rest}"
     cross = problem(24, q_len=7, batch=3)
     assert command_words(cross, whole=False) == ["--seq", "7x24", "--batch", "3"]
+    (default,) = problems(one_problem("cpu"))
+    assert command_words(default, whole=False) == ["--seq", str(default.kv_len)]
 
 
 def test_torch_s_own_function_is_called_by_its_own_name_where_that_says_all():

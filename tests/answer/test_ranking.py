@@ -85,6 +85,14 @@ def test_what_needs_half_of_the_winners_memory_is_named(a, b, frugal):
         ([("b", 2.0), ("wide", 2.1, 0.9, 4.0)], "a", (), "b", 2.0),  # ties end at b
         ([("wide", 1.9, 0.9, 4.0), ("b", 2.0)], "a", ("wide",), "b", 2.0),
         ([("sdpa", 1.02), ("bmm", 2.0)], "sdpa", ("a",), "bmm", 2.0 / 1.02),
+        # b is beaten by a, and not by the wider sdpa, which is used
+        (
+            [("sdpa", 1.02, 0.9, 1.2), ("b", 1.2, 1.11, 1.3), ("c", 4.08)],
+            "sdpa",
+            ("a",),
+            "c",
+            4.0,
+        ),
     ],
 )
 def test_what_ties_with_the_fastest_and_what_is_next(others, winner, equal, after, lead):

@@ -83,8 +83,9 @@ def left_behind(folder, tail):
         b"[" * 99_999 + b"\n", b'{"sta\n' + record("c").line().encode() + b"\n",
         timed("odd", median=0.125).line().replace("0.125", "null", 1).encode() + b"\n",
         timed("odd", median=0.125).line().replace("0.125", "1e999", 1).encode() + b"\n",
+        b'{"problem":' + b"[" * 99_999 + b"\n",
     ],
-    ids=range(9),
+    ids=range(10),
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore::attnbench.core.record.DamagedRun")
 def test_what_can_not_be_read_is_left_out_and_measured_again(folder, tail):
@@ -140,6 +141,9 @@ def test_a_folder_that_takes_no_run_is_refused(tmp_path, monkeypatch):
     (tmp_path / "out").write_text("mine")
     refused(lambda: RunFolder.create(tmp_path / "out", "box", {}), str(tmp_path / "out"), "--out")
     assert (tmp_path / "out").read_text() == "mine"
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    sentence = f"{tmp_path / 'gone'} is no folder; give another with --out"
+    refused(lambda: RunFolder.create(tmp_path / "gone", "box", {}), sentence)
     monkeypatch.setattr(disk.os, "access", lambda path, how: False)
     with pytest.raises(StoreError, match=r"under .*/box: permission denied; give another .*--out"):
         check_writable(tmp_path, SimpleNamespace(name="box"))

@@ -85,7 +85,13 @@ def test_a_row_is_found_with_the_options_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("name", "near"), [("einsun", "einsum"), ("sdpa.flsh", "sdpa.flash"), ("flash", "sdpa.flash")]
+    ("name", "near"),
+    [
+        ("einsun", "einsum"),
+        ("sdpa.flsh", "sdpa.flash"),
+        ("flash", "sdpa.flash"),
+        ("pre", "matmul.prescale"),  # less alike than is asked, and a part of it
+    ],
 )
 def test_an_unknown_name_suggests_the_nearest(name, near):
     with pytest.raises(impls.UnknownVariant) as caught:
@@ -97,9 +103,13 @@ def test_an_unknown_name_suggests_the_nearest(name, near):
 
 
 def test_a_broken_row_says_why_it_is_broken():
-    table = impls.Table(broken=[impls.BrokenRow("far", "its module is gone")])
-    with pytest.raises(impls.UnknownVariant, match="the row 'far' is broken: its module is gone"):
-        table.find("far")
+    broken = [impls.BrokenRow("far", "its module is gone")]
+    for rows in ({}, {"far": impls.table().find("sdpa")}):  # also where another has the name
+        table = impls.Table(rows, broken)
+        with pytest.raises(
+            impls.UnknownVariant, match="the row 'far' is broken: its module is gone"
+        ):
+            table.find("far")
 
 
 WELL = """

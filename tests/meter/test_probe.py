@@ -90,7 +90,8 @@ def test_what_does_not_fit_what_is_free_is_refused_and_not_run(cells, monkeypatc
     assert found.status is Status.OUT_OF_MEMORY
     assert found.reason.startswith("predicted, not run: it needs 1.86 GiB")
     assert look(cells, code, expected=10**6).status is Status.FAILED
-    monkeypatch.setattr(Device, "free_bytes", lambda self: 1000)
+    alone = probing.room(cells.problem(q_len=200, kv_len=200), exact=True)
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 2 * alone)
     own = {"computes": "its own operator", "definition": True}
     assert look(cells, code, **own).reason.startswith("predicted, not run: checking it needs")
 

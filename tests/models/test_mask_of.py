@@ -161,13 +161,15 @@ def test_a_tensor_written_to_in_place_is_looked_at_again():
 
 def test_the_files_of_the_latest_masks_without_a_name_are_there(monkeypatch):
     monkeypatch.setattr(mask_of_module, "MOST_FILES", 2)
-    known, biases = KnownMasks(), torch.rand(4, 6, 6)
+    known, biases = KnownMasks(), torch.rand(5, 6, 6)
     files = [Path(known(x, False, SMALL).parts[0].file) for x in biases[:3]]
     assert [file.is_file() for file in files] == [False, True, True]
     assert known(biases[1].clone(), False, SMALL).parts[0].file == str(files[1])
+    files.append(Path(known(biases[3], False, SMALL).parts[0].file))
+    assert [file.is_file() for file in files] == [False, True, False, True]
     known._process = -1  # of a fork, which leaves what others may need
-    known(biases[3], False, SMALL)
-    assert files[1].is_file() and files[2].is_file()
+    known(biases[4], False, SMALL)
+    assert files[1].is_file() and files[3].is_file()
 
 
 def test_the_last_tokens_of_the_keys_decode_and_another_sequence_does_not(tmp_path):

@@ -49,11 +49,14 @@ def test_the_sentences_are_about_the_slower_whichever_is_named_first():
 
 
 def test_what_both_run_is_compared_where_that_is_the_difference():
-    mine = [operator("bmm", 0.09), operator("copy_", 0.01), operator("add", 0.005)]
-    theirs = [operator("bmm", 0.03), operator("copy_", 0.01), operator("add", 0.01)]
-    slow, fast = ({**dense(), "phases": [phase("forward", ops)]} for ops in (mine, theirs))
+    mine = [("bmm", 0.09), ("copy_", 0.01), ("add", 0.005), ("mul", 0.003)]
+    theirs = [("bmm", 0.03), ("copy_", 0.01), ("add", 0.01), ("mul", 0.002)]
+    slow, fast = (
+        {**dense(), "phases": [phase("forward", [operator(*op) for op in ops])]}
+        for ops in (mine, theirs)
+    )
     text = " ".join(why_slower(slow, {**fast, "plain": {"total_s": 0.03}}))
-    assert "Of what both run, 60 ms more: mostly bmm (90 ms against 30 ms)." in text
+    assert "Of what both run, 61 ms more: mostly bmm (90 ms against 30 ms)." in text
     assert not [word for word in ("hardly runs", "copy_", "holds all scores") if word in text]
 
 
@@ -63,5 +66,5 @@ def test_unlike_work_and_work_beyond_what_the_mask_asks_for_are_told():
     assert "Its mathematics takes 1 GFLOP, 2.00× the 0.5 GFLOP of fused." in why_slower(slow, fast)
     for flops, extra in ((2e9, True), (1.1e9, False)):
         slow["phases"][0]["operators"][0]["flops"] = flops
-        text = "Its operators do 2 GFLOP where its mask asks for 1 GFLOP."
-        assert (text in why_slower(slow, fast)) == extra
+        said = [line for line in why_slower(slow, fast) if "where its mask asks" in line]
+        assert said == ["Its operators do 2 GFLOP where its mask asks for 1 GFLOP."] * extra

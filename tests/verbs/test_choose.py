@@ -12,7 +12,7 @@ from attnbench.answer.choose import Wants, make_choice
 from attnbench.answer.dispatch_table import DispatchTable
 from attnbench.answer.ranking import Candidate
 from attnbench.core.machine import this_machine
-from attnbench.core.record import Record
+from attnbench.core.record import Record, Status
 from attnbench.features.choose import calls, runs
 from attnbench.models.capture.calls import SeenCalls, Site
 from attnbench.sweep.start import as_recorded
@@ -99,12 +99,17 @@ def test_what_a_run_made_for_a_choice_left_out_is_left_out_again(chooses, tmp_pa
     assert measures == [problem(512)]
 
 
-@pytest.fixture
-def overflows(tmp_path):
-    """A run whose fastest variant is wrong on peaky inputs."""
+@pytest.fixture(params=["told", "measured"])
+def overflows(tmp_path, request):
+    """A run whose fastest variant is wrong on peaky inputs: as it was checked, or measured too."""
     why = "peaky: 512 rows are not finite in the output"
     records = made.lines(exp_naive=0.5, matmul=0.8, sdpa=1.0)
-    records = [r.with_(wrong_on=why) if r.variant == "exp.naive" else r for r in records]
+    if request.param == "told":
+        records = [r.with_(wrong_on=why) if r.variant == "exp.naive" else r for r in records]
+    else:
+        wrong = {"status": Status.WRONG, "time": None, "reason": why}
+        peaky = [r.with_(problem=r.problem.with_(inputs="peaky")) for r in records]
+        records += [r.with_(**wrong) if r.variant == "exp.naive" else r for r in peaky]
     return made.written(tmp_path / "run", records)
 
 

@@ -74,7 +74,7 @@ def check(got, want, most):
 
 
 @pytest.mark.parametrize("state", [None, True])
-@pytest.mark.parametrize("length", [1, 64, 67, 200])
+@pytest.mark.parametrize("length", [1, 45, 64, 67, 200])
 @pytest.mark.parametrize("name", ["gated_delta", "kda"])
 @pytest.mark.parametrize("oracle", [by_attn_gym, by_transformers])
 def test_output_state_and_gradients_are_those_of_others(oracle, name, length, state):

@@ -57,13 +57,14 @@ def test_what_is_recorded_within_a_gradient_is_not_counted_twice(clock):
         clock.now += 4.0
         some.record(lambda: CapturedCall("sdpa", x, x, x), x.detach(), span)
 
-    entry, out = clocks.Entry(), Does.apply(x, again)
-    clocks.watch_gradient(out, (x,), entry, some.tally, clocks.SpanClock())
-    out.sum().backward()
-    again()  # outside of the gradient: nothing is taken off
+    entry, earlier = clocks.Entry(), Does.apply(x, again)
+    out = Does.apply(earlier, again)
+    clocks.watch_gradient(out, (earlier,), entry, some.tally, clocks.SpanClock())
+    out.sum().backward()  # after the gradient that of the earlier: nothing is taken off
+    again()
     forward, backward = some.tally.by_entry.pop(entry)[1:3]
     others = sum(counts[1] for counts in some.tally.by_entry.values())
-    assert (forward, backward, others) == (0.0, 0.0, 8.0)
+    assert (forward, backward, others) == (0.0, 0.0, 12.0)
 
 
 def test_looking_at_calls_is_taken_off_the_window_and_the_steps(clock):

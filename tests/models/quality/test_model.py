@@ -20,14 +20,14 @@ from attnbench.features.quality import pretrained_worker as worker
 from attnbench.features.quality import worker as process
 from attnbench.features.quality.model import ModelOptions, ModelTrial
 from attnbench.models.attention import NotServed
-from attnbench.models.transformers import register_row
+from attnbench.models.transformers import OTHERS, register_row
 from impls.errors import CantBeDone
 from impls.problem import Problem
 from impls.spec import Variant
 from tests.models.quality.made_up import QUALITY, WORDS, original, small_model, step
 
 CHANCE = np.random.default_rng(0)
-IDS = [CHANCE.integers(WORDS, size=n).tolist() for n in (3, 9, 9, 17, 30)]
+IDS = [CHANCE.integers(WORDS, size=n).tolist() for n in (9, 30, 3, 17, 9)]
 HERE = "tests.models.quality.made_up"
 
 
@@ -123,7 +123,8 @@ def test_made_up_inputs_and_each_layer_are_judged_and_each_cell_is_a_row(tmp_pat
 
 @pytest.fixture(scope="module")
 def want():
-    return worker.embed(small_model().double(), IDS, 1)
+    """The embeddings of the texts, each by itself."""
+    return torch.cat([worker.embed(small_model().double(), [text], 1) for text in IDS])
 
 
 @pytest.fixture
@@ -166,8 +167,9 @@ def test_what_computes_something_else_is_further_off_and_no_fault(judged, label,
 
 
 def test_a_variant_that_takes_none_of_it_is_refused_in_its_own_words(judged):
-    with pytest.raises(NotServed, match=r"^window\.blocked needs a window in the mask"):
+    with pytest.raises(NotServed, match=r"^window\.blocked needs a window in the mask") as caught:
         judged("window.blocked")
+    assert OTHERS not in str(caught.value)
 
 
 def test_padding_in_a_batch_changes_nothing(want):

@@ -126,6 +126,7 @@ def test_a_fault_is_told_below_the_table_and_is_no_point_of_the_picture(shown):
     for words in ("! broken: wrong: it is off", "! cosine: crashed: it died"):
         assert words in text
     said = view.conclusions(groups)
+    assert "broken" not in {result.variant for group in groups for result in group.results}
     assert any("other that keeps it is einsum, in 1.100 [" in line for line in said)
     assert any("faster than the original beyond doubt is topk[x] (" in line for line in said)
     drawn = view.draw(found, groups)

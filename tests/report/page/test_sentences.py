@@ -69,9 +69,10 @@ def test_each_answer_is_counted_once_by_how_sure_it_is():
     records = [timed("a", 1e-3, n, flags=flags * (n == 256)) for n in (64, 128, 192, 256, 1024)]
     records += [timed("b", 2e-3, 64), timed("b", 1e-3, 128), timed("b", 1e-3, 192, flags=flags)]
     records += [timed("b", 2e-3, 256), timed("near", 1e-3, 1024, computes=OWN)]
+    records += [timed("c", 4e-3, 128)]  # behind a tie
     assert how_sure(runs.staged(*records)[0]) == (
         "of 5 answers 1 is clear, 1 is tied, 1 is of the only exact variant, 2 are noisy; "
-        "9 samples a timing at the median; 2 of 10 timings were noisy"
+        "9 samples a timing at the median; 2 of 11 timings were noisy"
     )
     assert how_sure(runs.staged(timed("w", computes=OWN))[0]) == ""
 
