@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import impls  # noqa: E402
+from attnbench.core.machine import kernel_bytes  # noqa: E402
 from attnbench.core.settings import Settings, apply, environment  # noqa: E402
 from impls.masks import Mask  # noqa: E402
 from impls.problem import Problem  # noqa: E402
@@ -88,9 +89,7 @@ class Growth:
         """Note it."""
         if done == FIRST:
             gc.collect()
-        status = Path("/proc/self/status").read_text().splitlines()
-        (kib,) = (int(line.split()[1]) for line in status if line.startswith("VmRSS"))
-        self.bytes.append(kib * 1024)
+        self.bytes.append(kernel_bytes("VmRSS"))
         self.busy_s.append(time.process_time())
 
     def tell(self, sentence: str) -> None:

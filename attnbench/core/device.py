@@ -20,14 +20,9 @@ import torch
 from attnbench.core import gpu
 from attnbench.core.gpu import Absent, Board
 from attnbench.core.lock import collector_off
+from attnbench.core.machine import kernel_bytes
 
 Step = Callable[[], object]
-
-
-def kernel_bytes(field: str, file: str = "/proc/self/status") -> int:
-    """Linux's number under a name, in kilobytes there; 0 where it has none."""
-    with Path(file).open() as lines:
-        return next((int(x.split()[1]) * 1024 for x in lines if x.startswith(field)), 0)
 
 
 class Device:

@@ -29,6 +29,7 @@ from typing import Any, Self
 from attnbench.core import process_child
 from attnbench.core.disk import CHECKOUT
 from attnbench.core.format import roughly
+from attnbench.core.machine import kernel_bytes
 from attnbench.core.settings import environment
 from impls.errors import CantBeDone
 from impls.loading import import_roots
@@ -438,8 +439,7 @@ def free_memory() -> int:
     """Bytes that a worker may take: most of what is free now, here and in its control group, which
     gets back the pages of files that nobody reads.
     """
-    with Path("/proc/meminfo").open() as lines:
-        free = next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable"))
+    free = kernel_bytes("MemAvailable", "/proc/meminfo")
     with suppress(OSError, ValueError):  # no limit is the word "max"
         limit = int((GROUP / "memory.max").read_text())
         counts = dict(line.split() for line in (GROUP / "memory.stat").read_text().splitlines())

@@ -117,7 +117,7 @@ def check_inputs_kept(
             raise Wrong(f"it wrote to its input {name} and put it back")
 
 
-def check_no_input(call: Call, inputs: Inputs, out: Tensor) -> None:
+def check_no_input(call: Call, out: Tensor) -> None:
     """Raise where the output shares memory with an input."""
     for name, leaf in call.leaves.items():
         if leaf.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():

@@ -54,7 +54,7 @@ def probe(call: Call, out: Tensor, inputs: Inputs, seed: int, pages: Pages, *, e
     ``out``: what the call made of these inputs, which lie on ``pages``; the first of many.
     """
     problem, out = call.problem, check_form(call.problem, out)
-    check_no_input(call, inputs, out)
+    check_no_input(call, out)
     check_finite("the output on mild inputs", out.detach())
     base = out.detach().clone()
     check_inputs_kept(call, inputs)

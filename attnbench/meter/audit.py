@@ -43,7 +43,7 @@ from attnbench.gate.hygiene import check_finite, demanded, spent_elsewhere
 from attnbench.gate.inputs import CHANNELS, TOKENS, Inputs
 from attnbench.gate.oracle import compare, exact
 from attnbench.gate.plants import PLANTED
-from attnbench.gate.reference import Defines, differentiated, gradient_axes, rows_of
+from attnbench.gate.reference import Defines, differentiated, gradient_axes, rows_of, wide
 from attnbench.meter.clocks import Clock
 from attnbench.meter.timed import WORDS, Timed, Values, secret_generator, signs_like
 from impls.spec import Variant
@@ -402,8 +402,7 @@ class UnseenJudge:
 
     def _truth(self, inputs: Inputs, rows: Tensor, dout: Tensor | None) -> Mapping[str, Tensor]:
         if self._define is not None:
-            problem, wide = self._timed.problem, inputs.map(Tensor.double)
-            return differentiated(problem, wide, rows, dout, self._define)
+            return differentiated(self._timed.problem, wide(inputs), rows, dout, self._define)
         by_name = inputs.arguments[1]
         return exact(self._timed.problem, *inputs.qkv, rows, dout, **by_name).tensors
 

@@ -39,6 +39,7 @@ from attnbench.meter.ranks import (
     RanksClock,
     Together,
     attend_of,
+    define_of,
     note_of,
     team_for,
 )
@@ -363,10 +364,8 @@ class Bench:
             raise TypeError(f"build returned {attend!r}; it must return attend(q, k, v)")
         with spent.on("warmup"):
             first_s = _first_call(problem, attend, judged)
-        define = None
         with spent.on("gate"):
-            if variant.definition is not None:
-                define = load_function(variant.definition)(problem, **variant.chosen)
+            define = define_of(variant, problem)
             verdict = gate(
                 judged,
                 attend,
@@ -399,10 +398,7 @@ def _built(variant: Variant, problem: Problem) -> tuple[Attend, Defines | None]:
     """A variant and its own definition, for another problem; raises Unsupported."""
     if (refusal := variant.supports(problem)) is not None:
         raise Unsupported(refusal)
-    define = None
-    if variant.definition is not None:
-        define = load_function(variant.definition)(problem, **variant.chosen)
-    return attend_of(variant, problem), define
+    return attend_of(variant, problem), define_of(variant, problem)
 
 
 def _first_call(problem: Problem, attend: Attend, judged: Judged) -> float:

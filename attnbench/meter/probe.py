@@ -30,7 +30,7 @@ from attnbench.gate.reference import Defines, Reference, Tensors, defined, of_ro
 from attnbench.meter import memory
 from attnbench.meter.clocks import Clock, clock_for
 from attnbench.meter.endings import refused
-from attnbench.meter.ranks import attend_of
+from attnbench.meter.ranks import attend_of, define_of
 from attnbench.meter.timed import Repeated, Values, secret_generator, signs_like
 from attnbench.meter.timer import TimeSpent, prepare
 from impls.loading import load_function
@@ -93,9 +93,7 @@ def _look(job: Job, max_time_s: float, expected: int, spent: TimeSpent) -> dict[
         with spent.on("memory"):
             view = memory.observe(problem, attend, fresh.inputs, dout, expected or None, rise)
     with spent.on("checking"):
-        define = None
-        if variant.definition is not None:
-            define = load_function(variant.definition)(problem, **variant.chosen)
+        define = define_of(variant, problem)
         truth = expected_of(problem, fresh.inputs, rows, dout, define, job.seed)
         check_rows(problem, results, truth)
         if view is not None:

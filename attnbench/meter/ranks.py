@@ -24,6 +24,7 @@ from attnbench.core.record import Memory, Ranks, Status, Time
 from attnbench.core.settings import Settings
 from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import Attend, Inputs
+from attnbench.gate.reference import Defines
 from attnbench.meter.clocks import Clock
 from attnbench.meter.memory import HIGH_WATER, SURE, Observed
 from impls.loading import load_function
@@ -362,6 +363,14 @@ def attend_of(variant: Variant, problem: Problem) -> Attend:
         return Together(team_for(variant.world, problem.device), variant, problem)
     attend: Attend = load_function(variant.build)(problem, **variant.chosen)
     return attend
+
+
+def define_of(variant: Variant, problem: Problem) -> Defines | None:
+    """Its own definition; None of what computes exact softmax."""
+    if variant.definition is None:
+        return None
+    define: Defines = load_function(variant.definition)(problem, **variant.chosen)
+    return define
 
 
 def note_of(attend: Attend) -> str:
