@@ -40,7 +40,7 @@ DRAWS = ("normal", "unit", "log decay", "rate")
 between 0 and 1.
 """
 OUTPUT, OUTPUT_AXES = "out", ("batch", "heads", "q_len", "v_head_dim")
-"""A core's output."""
+"""A core's output. What it may give besides is in :data:`OUTPUTS`."""
 
 
 class InvalidOperator(CantBeDone, ValueError):
@@ -104,6 +104,8 @@ class Operator:
     """The numbers that problems may set, of :data:`PARAMETERS`."""
     further: Mapping[str, TensorSpec] = field(default_factory=dict)
     """The inputs of :data:`PARAMETERS` that problems may have besides."""
+    outputs: Mapping[str, TensorSpec] = field(default_factory=dict)
+    """The outputs of :data:`PARAMETERS` that problems may ask for besides."""
     signs: tuple[Signs, ...] = ()
     """Changes that keep the truth known, so that every timed call has values of its own."""
 
@@ -117,19 +119,20 @@ class Operator:
     @property
     def parameters(self) -> tuple[str, ...]:
         """All that problems may set of it."""
-        return (*self.numbers, *self.further)
+        return (*self.numbers, *self.further, *self.outputs)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a problem may set of its operator: a number above 0, or an input that it has besides."""
+    """What a problem may set of its operator: a number above 0, or a further tensor."""
 
     about: str
-    is_input: bool = False
+    is_tensor: bool = False
+    """True where it is an input or an output: there or left out."""
 
     def fault(self, value: object) -> str | None:
         """None for a value that it takes, else what it must be."""
-        if self.is_input:
+        if self.is_tensor:
             return None if value is True else "given or left out"
         number = value if isinstance(value, int | float) and value is not True else -1
         return None if 0 < number < inf else "a number above 0"
@@ -140,6 +143,7 @@ PARAMETERS = {
     "softcap": Parameter("scores s become N tanh(s / N), before the mask"),
     "sinks": Parameter("a learned logit a head beside the scores, that no value follows", True),
     "state": Parameter("a recurrence begins with a state that comes as an input", True),
+    "lse": Parameter("the log-sum-exp of each row's scores, as a second output", True),
 }
 """By name, as the command line, a problem, its records and keywords of calls have it."""
 QKV = {
@@ -176,7 +180,7 @@ def _recurrent(name: str, draw: str = "normal", states: str = "kv_heads",
     }
     state = TensorSpec(("batch", states, "head_dim", "v_head_dim"), dtype="float32", keyword=True)
     signs = (Signs("v_head_dim", ("v", "state", OUTPUT)),)
-    return Operator(name, "its own operator", inputs, ("scale",), {"state": state}, signs)
+    return Operator(name, "its own operator", inputs, ("scale",), {"state": state}, signs=signs)
 
 
 def _gate(draw: str, *axes: str, least: float = -inf, most: float = inf) -> TensorSpec:
@@ -192,10 +196,25 @@ DT = _gate("rate", least=0.0)
 
 
 SINKS = {"sinks": TensorSpec(("heads",), keyword=True)}
+OUTPUTS = {"lse": TensorSpec(("batch", "heads", "q_len"), dtype="float32")}
+"""What ``attend`` gives besides the output, where a problem asks for it: (out, lse).
+
+``lse`` is the natural logarithm of what a row's weights are divided by: the sum of the exponentials
+of its scores, scaled, capped and masked, and of its sink. A row that sees nothing, not even a sink,
+has -inf, so that a merge gives it no weight. In float64 it is float64.
+"""
 OPERATORS = {
     operator.name: operator
     for operator in (
-        Operator("softmax", "softmax", QKV, ("scale", "softcap"), SINKS, (_ON_SCORES, _ON_VALUES)),
+        Operator(
+            "softmax",
+            "softmax",
+            QKV,
+            ("scale", "softcap"),
+            SINKS,
+            OUTPUTS,
+            (_ON_SCORES, _ON_VALUES),
+        ),
         _of_values("softmax on its own pattern"),
         _of_values("approximates softmax"),
         _of_values("its own operator"),
@@ -227,3 +246,8 @@ def inputs(name: str, problem: Problem) -> Mapping[str, TensorSpec]:
         own = operator(name)
         return {**own.inputs, **{n: x for n, x in own.further.items() if n in problem.parameters}}
     return CROSSED if problem.crosses else TOKENS
+
+
+def outputs(problem: Problem) -> Mapping[str, TensorSpec]:
+    """What a problem asks for besides the output."""
+    return {name: spec for name, spec in OUTPUTS.items() if getattr(problem, name)}

@@ -52,6 +52,8 @@ class Problem:
     """True where each head has a learned logit beside its scores, that no value follows."""
     state: bool | None = None
     """True where a recurrence begins with a state that is an input."""
+    lse: bool | None = None
+    """True where the log-sum-exp of each row's scores is a second output."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim"):

@@ -7,6 +7,8 @@ it is two functions deep: ``build(problem, **options) -> attend`` does once what
     q [batch, heads, q_len, head_dim]      k [batch, kv_heads, kv_len, head_dim]
     out [batch, heads, q_len, v_head_dim]  v [batch, kv_heads, kv_len, v_head_dim]
 
+A problem with ``lse`` wants (out, lse), as :data:`impls.operators.OUTPUTS` describes it.
+
 In phase ``decode`` k and v are the whole cache, the new tokens last. A variant that keeps something
 else of the tokens before (a recurrent state) gives its ``attend`` two methods: ``remember(k, v) ->
 memory``, called once for all tokens but the new ones, outside the clock, and ``step(q, k, v,

@@ -13,7 +13,7 @@ from attnbench.core.call import BACKENDS
 from impls import Table, own_rows
 from impls.errors import CantBeDone
 from impls.masks import Mask
-from impls.operators import further
+from impls.operators import OUTPUTS, further
 from impls.problem import is_usual
 
 if TYPE_CHECKING:
@@ -145,9 +145,11 @@ def lines(
     if details.scale is not None:
         settings["scale"] = details.scale
     inputs = [*_inputs_by_name(variant, tables)]
-    inputs += [name for name, value in settings.items() if value is True]
+    besides = [name for name in settings if name in OUTPUTS]
+    inputs += [n for n, value in settings.items() if value is True and n not in besides]
     more = [f"{name}={value!r}" for name, value in settings.items() if value is not True]
     more += [f"{name}={name}" for name in inputs]
+    more += [f"return_{name}=True" for name in besides]
     more += [f"dropout_p={details.dropout!r}"] if details.dropout else []
     notes = ["dropout_p: 0.0 outside training"] if details.dropout else []
     backend = BACKENDS.get(variant.removeprefix("sdpa."), "") if variant != "sdpa" else ""
@@ -161,7 +163,7 @@ def lines(
         return [
             "import attnbench",
             f"attend = attnbench.attention({_arguments(variant, tables)})",
-            f"out = attend({', '.join(words)}){comment}",
+            f"{', '.join(('out', *besides))} = attend({', '.join(words)}){comment}",
         ]
     words = ["q, k, v", *torchs, *more, *["enable_gqa=True"] * (problem.group > 1)]
     call = f"out = F.scaled_dot_product_attention({', '.join(words)}){comment}"

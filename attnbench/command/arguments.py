@@ -330,7 +330,7 @@ def _parts() -> tuple[dict[str, dict[str, str]], Lines]:
             at.append(line)
     parts["parameters"] = ["of operators"]
     for name, parameter in PARAMETERS.items():
-        form = f"--{name} N,… figures" if not parameter.is_input else f"--{name}"
+        form = f"--{name} N,… figures" if not parameter.is_tensor else f"--{name}"
         parts["parameters"].append(f"{form}: {parameter.about}")
     return groups, parts
 

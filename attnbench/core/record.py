@@ -24,7 +24,7 @@ from attnbench.core.protocol import PROTOCOL as PROTOCOL
 from attnbench.core.protocol import Status as Status
 from impls.errors import CantBeDone
 from impls.masks import Mask
-from impls.operators import PARAMETERS
+from impls.operators import OUTPUTS, PARAMETERS
 from impls.problem import Problem
 from impls.spec import Computes
 
@@ -43,6 +43,8 @@ SLOW_HOST = ("launch-bound: ", " from end to end")
 Figure = Annotated[float, Meta(extra_json_schema={"minimum": 0})]
 """A reader takes any: what no clock could have said is for the store to find."""
 
+ERRORS = f"^(forward|d.+|{'|'.join(OUTPUTS)})$"
+"""The names of what is judged."""
 SCHEMA = 4
 """Version of a record's form."""
 TOO_FAST = 0.8
@@ -260,8 +262,10 @@ class Record(Part, frozen=True):
     options: dict[str, Any] = {}
     time: Time | None = None
     memory: Memory | None = None
-    error: dict[Annotated[str, Meta(pattern="^(forward|d.+)$")], Error] | None = None
-    """From what the variant says it computes: ``forward``, and ``dNAME`` for each gradient."""
+    error: dict[Annotated[str, Meta(pattern=ERRORS)], Error] | None = None
+    """From what the variant says it computes: ``forward``, ``lse`` where the problem asks for it,
+    and ``dNAME`` for each gradient.
+    """
     distance: Distance | None = None
     entropy: float | None = None
     """Mean entropy of the attention, as a share of that of uniform weights; 0 is saturated."""

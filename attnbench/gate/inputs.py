@@ -28,6 +28,7 @@ from torch import Tensor
 from attnbench.gate.findings import Wrong
 from impls.operators import QKV, TensorSpec
 from impls.operators import inputs as inputs_of
+from impls.operators import outputs as outputs_of
 from impls.problem import Problem
 
 RUN = 64
@@ -210,6 +211,29 @@ def captured_file(inputs: str) -> Path:
 Attend = Callable[..., Tensor]
 
 
+def by_name(problem: Problem, result: Any) -> dict[str, Any]:
+    """What a call returned: the output as ``forward``, and what the problem asks for besides."""
+    names = ("forward", *outputs_of(problem))
+    if len(names) == 1:
+        return {"forward": result}
+    if not isinstance(result, tuple) or len(result) != len(names):
+        raise Wrong(f"it returned something else than (out, {', '.join(names[1:])})")
+    return dict(zip(names, result, strict=True))
+
+
+def upstream_besides(problem: Problem, dout: Tensor) -> list[Tensor]:
+    """The upstream gradients of what a problem asks for besides the output, a number a row: the
+    length of the output's, which no sign changes and which is zero where that is.
+    """
+    wide = torch.promote_types(dout.dtype, torch.float32)
+    return [dout.norm(dim=-1, dtype=wide) for _ in outputs_of(problem)]
+
+
+def in_sight(x: Tensor) -> Tensor:
+    """A log-sum-exp with zeros in the rows that see nothing, as it is compared."""
+    return x.masked_fill(x == -torch.inf, 0.0)
+
+
 def weights_of(part: object) -> dict[str, Tensor]:
     """The weights of a layer or of its definition, by name; empty for a core."""
     return dict(getattr(part, "weights", None) or {})
@@ -250,6 +274,10 @@ class Call:
         gradients = [name for name in inputs if specs[name].gradient]
         self.names = (*(f"d{name}" for name in gradients), *(f"d:{n}" for n in self.weights))
         """The names of what :meth:`backward` returns: ``dq``, of a weight ``d:in_proj_weight``."""
+        self.outputs = ("forward", *outputs_of(problem))
+        """The names of what :meth:`forward` makes."""
+        self.besides: dict[str, Tensor] = {}
+        """What the last forward pass gave besides the output."""
         self.steps = problem.phase == "decode" and hasattr(attend, "step")
         """Whether it decodes from a memory of its own."""
         self.new = Inputs({}, specs)
@@ -312,13 +340,27 @@ class Call:
         with torch.set_grad_enabled(self.problem.gradients):
             if self.steps:
                 return self.step(self.new, self.memory)[0]
-            by_place, by_name = self.leaves.arguments
-            return self._by_heads(self.attend(*by_place, **by_name))
+            tensors, named = self.leaves.arguments
+            out = self.attend(*tensors, **named)
+            if len(self.outputs) > 1:
+                self.besides = by_name(self.problem, out)
+                out = self.besides.pop("forward")
+            return self._by_heads(out)
 
-    def backward(self, out: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
-        """A gradient for each input and each weight; zeros where nothing depends on it."""
+    def backward(
+        self, out: Tensor, dout: Tensor, besides: Sequence[Tensor] | None = None
+    ) -> tuple[Tensor, ...]:
+        """A gradient for each input and each weight; zeros where nothing depends on it.
+
+        ``out`` is of the last forward pass. ``besides``: the upstream gradients of what that gave
+        besides it, :func:`upstream_besides` of ``dout``.
+        """
         sources = [*(self.leaves[name] for name in self.trained), *self.weights.values()]
-        return torch.autograd.grad(out, sources, dout, materialize_grads=True)
+        if not self.besides:
+            return torch.autograd.grad(out, sources, dout, materialize_grads=True)
+        above = upstream_besides(self.problem, dout) if besides is None else besides
+        outs = [out, *self.besides.values()]
+        return torch.autograd.grad(outs, sources, [dout, *above], materialize_grads=True)
 
     def _by_heads(self, out: Tensor) -> Tensor:
         """A layer's output as that of one head."""

@@ -25,9 +25,9 @@ from attnbench.gate.findings import Wrong, place
 from attnbench.gate.hygiene import (
     Pages,
     check_finite,
-    check_form,
     check_inputs_kept,
     check_no_input,
+    values_of,
 )
 from attnbench.gate.inputs import CHANGED, Call, Inputs, as_rows, make
 from attnbench.gate.oracle import sample_rows
@@ -53,10 +53,10 @@ def probe(call: Call, out: Tensor, inputs: Inputs, seed: int, pages: Pages, *, e
 
     ``out``: what the call made of these inputs, which lie on ``pages``; the first of many.
     """
-    problem, out = call.problem, check_form(call.problem, out)
+    problem, outputs = call.problem, values_of(call, out)
     check_no_input(call, out)
     check_finite("the output on mild inputs", out.detach())
-    base = out.detach().clone()
+    base = {name: x.detach().clone() for name, x in outputs.items()}
     check_inputs_kept(call, inputs)
     draw = np.random.default_rng(seed)
     units = problem.batch, problem.kv_heads if problem.level == "core" else 1
@@ -123,8 +123,32 @@ def _deals(
     return [Deal(problem, places, (numbers + r * numbers.size) % len(places)) for r in rounds]
 
 
-def _check_keys(call: Call, base: Tensor, inputs: Inputs, deal: Deal, *, exact: bool) -> None:
+def _check_keys(call: Call, base: Tensors, inputs: Inputs, deal: Deal, *, exact: bool) -> None:
     """Change one key of each unit and see which rows move."""
+    problem, changed = call.problem, deal.at(deal.of_units.shape[1])
+    _change(call, deal)
+    outputs = {n: x.detach() for n, x in values_of(call, call.forward()).items()}
+    call.load(inputs)
+    moved = _differ(outputs["forward"], base["forward"]).any(-1)
+    sees = deal.table([problem.mask.sees(problem.shape, key) for key in deal.places], moved)
+    if problem.level != "core" and not problem.crosses:  # its query is of the changed token
+        for batch, _, key in zip(*map(np.ravel, changed), strict=True):
+            if key >= problem.kv_len - problem.q_len:
+                sees[batch, :, key - (problem.kv_len - problem.q_len)] = True
+    hides = "moved when key {place} changed, which {mask} hides from it"
+    deal.refuse(moved & ~sees, hides)
+    for name, x in outputs.items():
+        if name != "forward":
+            deal.refuse(_differ(x, base[name]) & ~sees, f"of its {name} {hides}")
+    if exact:
+        near = _near_top(problem)
+        must = sees & deal.table([near[..., key] for key in deal.places], moved)
+        what = "did not move when key {place} changed, which it may see under {mask}"
+        deal.refuse(must & ~moved, what)
+
+
+def _change(call: Call, deal: Deal) -> None:
+    """Put other values in the keys that are dealt out."""
     problem, changed = call.problem, deal.at(deal.of_units.shape[1])
     *_, last = (n for n in call.leaves if not call.leaves.specs[n].keyword)
     with torch.no_grad():
@@ -138,20 +162,10 @@ def _check_keys(call: Call, base: Tensor, inputs: Inputs, deal: Deal, *, exact: 
             elif "kv_len" in axes:
                 leaf[at] = CHANGED[call.leaves.specs[name].draw](leaf[at])
     call.remember()
-    out = call.forward().detach()
-    call.load(inputs)
-    moved = ((out != base) & ~(out.isnan() & base.isnan())).any(-1)
-    sees = deal.table([problem.mask.sees(problem.shape, key) for key in deal.places], moved)
-    if problem.level != "core" and not problem.crosses:  # its query is of the changed token
-        for batch, _, key in zip(*map(np.ravel, changed), strict=True):
-            if key >= problem.kv_len - problem.q_len:
-                sees[batch, :, key - (problem.kv_len - problem.q_len)] = True
-    deal.refuse(moved & ~sees, "moved when key {place} changed, which {mask} hides from it")
-    if exact:
-        near = _near_top(problem)
-        must = sees & deal.table([near[..., key] for key in deal.places], moved)
-        what = "did not move when key {place} changed, which it may see under {mask}"
-        deal.refuse(must & ~moved, what)
+
+
+def _differ(one: Tensor, other: Tensor) -> Tensor:
+    return (one != other) & ~(one.isnan() & other.isnan())
 
 
 def _gradients(call: Call, out: Tensor, deal: Deal, pages: Pages) -> Tensors:

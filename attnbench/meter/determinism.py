@@ -19,6 +19,7 @@ from attnbench.core.record import Determinism
 from attnbench.gate.inputs import Attend, Call, Inputs, other_set
 from attnbench.meter.ranks import attend_of
 from attnbench.meter.timed import Values
+from impls.operators import outputs as outputs_of
 from impls.problem import Problem
 from impls.spec import Variant
 
@@ -26,7 +27,7 @@ CALLS = 3  # how often the same values are given
 MOST_SETUP_S = 0.3  # a variant that took longer to build is not built again for the batch
 
 Results = Callable[[], list[Tensor]]
-"""A call on values that stay: its output and gradients, in the order of ``Call.names``."""
+"""A call on values that stay: its outputs and gradients, in the order of ``Call.names``."""
 
 
 def try_determinism(
@@ -66,10 +67,11 @@ def _calls(problem: Problem, attend: Attend, values: Values) -> Results:
 
     def results() -> list[Tensor]:
         out = call.forward()
+        outputs = [x.detach() for x in (out, *call.besides.values())]
         if not problem.gradients:
-            return [out.detach()]
+            return outputs
         assert dout is not None
-        return [out.detach(), *call.backward(out, dout)]
+        return [*outputs, *call.backward(out, dout)]
 
     return results
 
@@ -95,7 +97,7 @@ def _across_batches(
     second = Values(other_set(alone), None if first.dout is None else first.dout.flip(2))
 
     def bits(number: int, *elements: Values) -> list[Tensor]:
-        """Of one of some batch elements: its part of the output and of the inputs' gradients."""
+        """Of one of some batch elements: its part of the outputs and of the inputs' gradients."""
         n = len(elements)
         built = attend if problem.batch == n else attend_of(variant, problem.with_(batch=n))
         together = {
@@ -105,11 +107,13 @@ def _across_batches(
         }
         douts = [e.dout for e in elements if e.dout is not None]
         joined = Values(Inputs(together, inputs.specs), torch.cat(douts) if douts else None)
-        out, *gradients = _calls(problem.with_(batch=n), built, joined)()
+        results = _calls(problem.with_(batch=n), built, joined)()
+        many = 1 + len(outputs_of(problem))
+        outputs, gradients = results[:many], results[many:]
         names = [name for name in inputs if inputs.specs[name].gradient]
         parts = zip(names, gradients[: len(names)], strict=False)
         of_inputs = [x for name, x in parts if inputs.axis(name, "batch") is not None]
-        return [x[number].clone() for x in (out, *of_inputs)]
+        return [x[number].clone() for x in (*outputs, *of_inputs)]
 
     among = bits(0, first, second)
     return _same(bits(0, first), among), _same(among, bits(1, second, first))

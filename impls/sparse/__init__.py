@@ -8,7 +8,7 @@ from impls.spec import COMPILED, DEVICES, MASK_KINDS, NO_GRADIENT, PHASES, Varia
 _OWN = "softmax on its own pattern"
 _NEAR = "approximates softmax"
 _WHOLE = ("forward", "train", "backward")
-_ALL = ("scale", "softcap", "sinks")
+_ALL = ("scale", "softcap", "sinks", "lse")
 _HALF = ("bfloat16", "float16")
 
 

@@ -155,6 +155,7 @@ REFUSED = [
     ("einsum", {"q": Q[:1]}, r"k is \[batch, .*here with batch 1, .*its shape is \(2, "),
     ("einsum", {"v": V[:, :, :5]}, r"v is \[.*here with batch 2, kv_heads 2, kv_len 9; "),
     ("einsum", {"sinks": torch.zeros(3)}, r"sinks is \[heads\], here with heads 4; .* \(3,\)"),
+    ("sdpa", {"return_lse": True}, "sdpa takes no lse"),
     ("einsum", {"g": Q}, "it takes no g; by name it takes sinks"),
     ("einsum", {"softcap": 0.0}, "softcap is 0.0; it must be a number above 0"),
     ("sdpa", {"softcap": 2.0}, "sdpa takes no softcap"),

@@ -87,6 +87,17 @@ def test_flash_takes_a_scale_a_soft_cap_and_sinks(mask, dtype, fused, settings):
         assert checks.failing("triton.flash", p, attend) is None
 
 
+@pytest.mark.parametrize(
+    ("fused", "settings"),
+    [(False, {}), (False, {"sinks": True, "softcap": 2.0}), (True, {"sinks": True})], ids=str,
+)  # fmt: skip
+def test_flash_gives_the_log_sum_exp_and_its_gradient(fused, settings):
+    p = problem("causal", **BLIND, heads=4, kv_heads=2, lse=True, **settings)
+    blocks = {**BLOCKS, "queries": ""} if fused else BLOCKS
+    attend = build("triton.flash", p, **blocks, fused=fused)
+    assert checks.failing("triton.flash", p, attend) is None
+
+
 @pytest.mark.parametrize("head_dim", [1, 24, 64, 80, 128, 256])
 def test_flash_takes_widths_that_are_no_power_of_two_in_the_blocks_of_its_table(head_dim):
     p = problem("causal", head_dim=head_dim, q_len=20, kv_len=33)
