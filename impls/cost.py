@@ -72,6 +72,7 @@ def end_bytes(problem: Problem, keys: int | None = None, values: int | None = No
     rows = problem.batch * problem.heads * problem.q_len
     visible = problem.mask.keys_seen(problem.shape) * problem.kv_heads
     keys, values = (visible if x is None else x for x in (keys, values))
+    values = 0 if problem.v_in_k else values  # they are read with the keys
     inputs = rows * problem.head_dim + keys * problem.head_dim + values * problem.v_head_dim
     outputs = rows * problem.v_head_dim
     if problem.phase == "train":  # and reads dout, writes dq, dk, dv

@@ -61,6 +61,8 @@ class TensorSpec:
     least: float = -inf
     most: float = inf
     """What its values lie between, ends included."""
+    holds: tuple[str, int] | None = None
+    """The input that is a view of its first channels, and of how many."""
 
     def __post_init__(self) -> None:
         for word, words, what in (
@@ -106,6 +108,8 @@ class Operator:
     """The inputs of :data:`PARAMETERS` that problems may have besides."""
     outputs: Mapping[str, TensorSpec] = field(default_factory=dict)
     """The outputs of :data:`PARAMETERS` that problems may ask for besides."""
+    views: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """By parameter, the input that lies in another's first channels, and that other."""
     signs: tuple[Signs, ...] = ()
     """Changes that keep the truth known, so that every timed call has values of its own."""
 
@@ -119,7 +123,7 @@ class Operator:
     @property
     def parameters(self) -> tuple[str, ...]:
         """All that problems may set of it."""
-        return (*self.numbers, *self.further, *self.outputs)
+        return (*self.numbers, *self.further, *self.outputs, *self.views)
 
 
 @dataclass(frozen=True)
@@ -127,12 +131,12 @@ class Parameter:
     """What a problem may set of its operator: a number above 0, or a further tensor."""
 
     about: str
-    is_tensor: bool = False
-    """True where it is an input or an output: there or left out."""
+    is_flag: bool = False
+    """True where it has no number: an input or an output is there or left out."""
 
     def fault(self, value: object) -> str | None:
         """None for a value that it takes, else what it must be."""
-        if self.is_tensor:
+        if self.is_flag:
             return None if value is True else "given or left out"
         number = value if isinstance(value, int | float) and value is not True else -1
         return None if 0 < number < inf else "a number above 0"
@@ -144,6 +148,7 @@ PARAMETERS = {
     "sinks": Parameter("a learned logit a head beside the scores, that no value follows", True),
     "state": Parameter("a recurrence begins with a state that comes as an input", True),
     "lse": Parameter("the log-sum-exp of each row's scores, as a second output", True),
+    "v_in_k": Parameter("values are the first v_head_dim channels of the keys, one tensor", True),
 }
 """By name, as the command line, a problem, its records and keywords of calls have it."""
 QKV = {
@@ -157,6 +162,8 @@ CROSSED = {**TOKENS, "context": TensorSpec(("batch", "kv_len", "width"))}
 _ON_SCORES = Signs("head_dim", ("q", "k"))
 """Products of queries and keys stay as they are."""
 _ON_VALUES = Signs("v_head_dim", ("v", OUTPUT))
+_ON_BOTH = Signs("head_dim", ("q", "k", OUTPUT))
+"""The same where values are the first channels of keys: the output has their signs."""
 
 
 def _of_values(name: Computes) -> Operator:
@@ -213,6 +220,7 @@ OPERATORS = {
             ("scale", "softcap"),
             SINKS,
             OUTPUTS,
+            {"v_in_k": ("v", "k")},
             (_ON_SCORES, _ON_VALUES),
         ),
         _of_values("softmax on its own pattern"),
@@ -242,10 +250,21 @@ def further(name: str) -> tuple[str, ...]:
 
 def inputs(name: str, problem: Problem) -> Mapping[str, TensorSpec]:
     """The inputs of an operator's rows on a problem; a layer's are tokens."""
-    if problem.level == "core":
-        own = operator(name)
-        return {**own.inputs, **{n: x for n, x in own.further.items() if n in problem.parameters}}
-    return CROSSED if problem.crosses else TOKENS
+    if problem.level != "core":
+        return CROSSED if problem.crosses else TOKENS
+    own, given = operator(name), problem.parameters
+    specs = {**own.inputs, **{n: x for n, x in own.further.items() if n in given}}
+    for part, whole in (pair for parameter, pair in own.views.items() if parameter in given):
+        channels = specs.pop(part).shape(problem)[-1]
+        specs[whole] = replace(specs[whole], holds=(part, channels))
+    return specs
+
+
+def signs(name: str, problem: Problem) -> tuple[Signs, ...]:
+    """The changes of an operator's inputs on a problem that keep the truth known."""
+    if problem.level != "core":
+        return ()
+    return (_ON_BOTH,) if problem.v_in_k else operator(name).signs
 
 
 def outputs(problem: Problem) -> Mapping[str, TensorSpec]:

@@ -54,6 +54,8 @@ class Problem:
     """True where a recurrence begins with a state that is an input."""
     lse: bool | None = None
     """True where the log-sum-exp of each row's scores is a second output."""
+    v_in_k: bool | None = None
+    """True where the values are the first v_head_dim channels of the keys, and no input."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim"):
@@ -94,6 +96,11 @@ class Problem:
         if self.state and self.phase == "decode":
             raise InvalidProblem(
                 "state with phase=decode: a step begins with the state of the tokens before it"
+            )
+        if self.v_in_k and self.v_head_dim > self.head_dim:
+            raise InvalidProblem(
+                f"v_in_k with v_head_dim={self.v_head_dim}: of the keys' channels there are "
+                f"head_dim={self.head_dim}"
             )
         if self.scale is None or is_usual(self.scale, self.head_dim):
             object.__setattr__(self, "scale", self.head_dim**-0.5)
@@ -192,7 +199,8 @@ class Problem:
 
 def setting_words(parameters: Mapping[str, Any]) -> list[str]:
     """``softcap 50``, ``sinks``: parameters in words."""
-    return [name if value is True else f"{name} {value:g}" for name, value in parameters.items()]
+    named = {name.replace("_", "-"): value for name, value in parameters.items()}
+    return [name if value is True else f"{name} {value:g}" for name, value in named.items()]
 
 
 def is_usual(scale: float, head_dim: int) -> bool:

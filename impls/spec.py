@@ -490,7 +490,10 @@ def refusal(row: Variant, problem: Problem) -> str | None:
     if refused:
         accepted = listed(row.on(device, "masks"))
         return f"{row.label} takes the masks {accepted} on {device}, not {listed(refused)}"
-    taken = [name for name in OPERATORS[row.operator].parameters if name in row.parameters]
+    operator = OPERATORS[row.operator]
+    views = row.level == "core" and not row.ranks  # a core sees a tensor as any other
+    free = operator.views if views else ()
+    taken = [name for name in operator.parameters if name in row.parameters or name in free]
     if refused := [name for name in problem.parameters if name not in taken]:
         return f"{row.label} takes no {listed(refused)}"
     return _refused_shape(row, problem)

@@ -49,7 +49,8 @@ def _options_of(p: Problem) -> list[tuple[str, ...]]:
     options += [("--dtype", p.dtype), ("--mask", p.mask), ("--phase", p.phase)]
     options += [("--inputs", p.inputs)] if p.inputs != "normal" else []
     for name, value in p.parameters.items():
-        options += [(f"--{name}",) if value is True else (f"--{name}", f"{value:g}")]
+        option = f"--{name.replace('_', '-')}"
+        options += [(option,) if value is True else (option, f"{value:g}")]
     options += [("--device", p.device)]
     return [tuple(map(str, option)) for option in options]
 
@@ -142,6 +143,7 @@ def lines(
     if details != PLAIN and can_serve(find_row(variant, tables), details) is not None:
         return []
     settings = dict(problem.parameters)
+    values = f"k[..., :{problem.v_head_dim}]" if settings.pop("v_in_k", None) else "v"
     if details.scale is not None:
         settings["scale"] = details.scale
     inputs = [*_inputs_by_name(variant, tables)]
@@ -159,13 +161,13 @@ def lines(
     comment = "; ".join(filter(None, [note, *notes]))
     comment = f"  # {comment}" if comment else ""
     if torchs is None or any_mask:
-        words = ["q, k, v", mask, *more]
+        words = [f"q, k, {values}", mask, *more]
         return [
             "import attnbench",
             f"attend = attnbench.attention({_arguments(variant, tables)})",
             f"{', '.join(('out', *besides))} = attend({', '.join(words)}){comment}",
         ]
-    words = ["q, k, v", *torchs, *more, *["enable_gqa=True"] * (problem.group > 1)]
+    words = [f"q, k, {values}", *torchs, *more, *["enable_gqa=True"] * (problem.group > 1)]
     call = f"out = F.scaled_dot_product_attention({', '.join(words)}){comment}"
     start = ["import torch.nn.functional as F"]
     if not backend:

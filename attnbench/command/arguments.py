@@ -330,7 +330,8 @@ def _parts() -> tuple[dict[str, dict[str, str]], Lines]:
             at.append(line)
     parts["parameters"] = ["of operators"]
     for name, parameter in PARAMETERS.items():
-        form = f"--{name} N,… figures" if not parameter.is_tensor else f"--{name}"
+        option = f"--{name.replace('_', '-')}"
+        form = option if parameter.is_flag else f"{option} N,… figures"
         parts["parameters"].append(f"{form}: {parameter.about}")
     return groups, parts
 

@@ -43,6 +43,7 @@ class Inputs(dict[str, Tensor]):
     ) -> None:
         super().__init__(tensors)
         self.specs = specs
+        self._held = [(n, spec.holds) for n, spec in specs.items() if spec.holds and n in self]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Inputs:
         """Every tensor changed."""
@@ -75,9 +76,15 @@ class Inputs(dict[str, Tensor]):
         return Inputs({name: self[name] for name in names}, self.specs)
 
     @property
+    def views(self) -> dict[str, Tensor]:
+        """The inputs that lie in others' channels."""
+        return {part: self[whole][..., :channels] for whole, (part, channels) in self._held}
+
+    @property
     def qkv(self) -> tuple[Tensor, Tensor, Tensor]:
         """What softmax takes."""
-        return self["q"], self["k"], self["v"]
+        q, k, *v = (self[n] for n in "qkv" if n in self)
+        return q, k, v[0] if v else self.views["v"]
 
     @property
     def device(self) -> torch.device:
@@ -88,7 +95,10 @@ class Inputs(dict[str, Tensor]):
     def arguments(self) -> tuple[list[Tensor], dict[str, Any]]:
         """What ``attend`` gets by place, and what by name."""
         by_name = {name: x for name, x in self.items() if self.specs[name].keyword}
-        return [x for name, x in self.items() if name not in by_name], by_name
+        by_place = [x for name, x in self.items() if name not in by_name]
+        if self._held:
+            by_place += self.views.values()
+        return by_place, by_name
 
 
 KEY_TOKENS = ("kv_len", "tokens")

@@ -43,9 +43,14 @@ NEAR_TOP = 3.0
 def mild(problem: Problem, seed: int, specs: Mapping[str, TensorSpec]) -> Inputs:
     """The probe's inputs."""
     inputs = make(problem.with_(inputs="normal"), seed + 2, specs)
-    if "q" in inputs:
-        inputs["q"] *= 0.1
+    if "q" in inputs:  # if a key's change of values is one of its scores too, those stay flat
+        inputs["q"] *= 0.1 / (_shove(problem) if inputs.views else 1.0)
     return inputs
+
+
+def _shove(problem: Problem) -> float:
+    """How far a value is moved, for each row that sees it to show it."""
+    return 4.0 * math.sqrt(problem.kv_len) + 8.0
 
 
 def probe(call: Call, out: Tensor, inputs: Inputs, seed: int, pages: Pages, *, exact: bool) -> None:
@@ -158,7 +163,7 @@ def _change(call: Call, deal: Deal) -> None:
             if "heads" in axes or "kv_heads" in axes:
                 at = deal.at(call.leaves.size("heads" if "heads" in axes else "kv_heads"))
             if name == last:  # the values, or a layer's tokens
-                leaf[at] += 4.0 * math.sqrt(problem.kv_len) + 8.0
+                leaf[at] += _shove(problem)
             elif "kv_len" in axes:
                 leaf[at] = CHANGED[call.leaves.specs[name].draw](leaf[at])
     call.remember()
@@ -192,10 +197,11 @@ def _check_rows(problem: Problem, gradients: Tensors, deal: Deal, *, exact: bool
         deal.refuse(reached & ~sees, f"has a {name} {hides}", "token")
         return
     near = [_near_top(problem, row)[:, :, 0] for row in rows]
-    for name in ("dk", "dv"):
+    names = [name for name in ("dk", "dv") if name in gradients]
+    for name in names:
         reached = (gradients[name] != 0).any(-1)
         deal.refuse(reached & ~deal.table(seen, reached), f"has a {name} {hides}", "key")
-        if exact and name == "dv":
+        if exact and name == names[-1]:
             must = deal.table([a & b for a, b in zip(seen, near, strict=True)], reached)
             what = f"has no {name} from row {{place}}, which may see it under {{mask}}"
             deal.refuse(must & ~reached, what, "key")

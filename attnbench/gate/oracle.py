@@ -46,7 +46,8 @@ class Exact(NamedTuple):
     dk: Tensor | None
     dv: Tensor | None
     dsinks: Tensor | None
-    """[heads]; None where there are no sinks."""
+    """[heads]; None where there are no sinks. So is dv where values are channels of keys, whose
+    gradient then has both parts."""
     entropy: float
     """Mean over rows that see two keys or more, as a share of that of uniform weights."""
     lse: Tensor | None
@@ -131,9 +132,13 @@ def exact(
             dk_x[own, block.keys] += ds.flatten(1, 2).mT @ q_in.flatten(1, 2) * problem.scale
     mean = float(torch.cat(shares).sum() / max(1, sum(map(len, shares))))
     log_sums = lse[..., 0] if problem.lse else None
+    if problem.v_in_k and dout is not None:
+        dk[..., : problem.v_head_dim] += dv
     if dout is None:
         return Exact(out, None, None, None, None, mean, log_sums)
-    return Exact(out, dq, dk, dv, None if sinks is None else d_sinks.flatten(), mean, log_sums)
+    d_values = None if problem.v_in_k else dv
+    d_sinks_h = None if sinks is None else d_sinks.flatten()
+    return Exact(out, dq, dk, d_values, d_sinks_h, mean, log_sums)
 
 
 def _entropy(p: Tensor, seen: Tensor) -> Tensor:
@@ -278,6 +283,8 @@ def recomputed(
         heads = (problem.kv_heads, problem.group)
         tensors["dk"] = ((ds.mT @ q[:, :, rows]) * problem.scale).unflatten(1, heads).sum(2)
         tensors["dv"] = (weights.mT @ dout).unflatten(1, heads).sum(2)
+        if problem.v_in_k:
+            tensors["dk"][..., : problem.v_head_dim] += tensors.pop("dv")
     return {name: tensor.to(dtype) for name, tensor in tensors.items()} | own
 
 

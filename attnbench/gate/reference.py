@@ -300,7 +300,7 @@ def _cancelling(
     largest = max(float(x.abs().max()) for x in want.values())
     sizes = dict.fromkeys(want, largest)
     if problem.level == "core":
-        q, k, v = (float(inputs[n].double().norm(dim=-1).max()) for n in ("q", "k", "v"))
+        q, k, v = (float(x.double().norm(dim=-1).max()) for x in inputs.qkv)
         out = float(dout[:, :, rows].double().norm(dim=-1).max()) if dout is not None else 0.0
         many = math.sqrt(len(rows) * problem.group)
         through = problem.scale * out * v

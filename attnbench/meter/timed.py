@@ -79,7 +79,11 @@ class FreshValues:
             drawn = signs_like(row, self._chance)
             for name in (n for n in each.names if n == OUTPUT or n in inputs):
                 axes = OUTPUT_AXES if name == OUTPUT else inputs.specs[name].axes
-                self._drawn[name] = drawn.view([-1 if a == each.axis else 1 for a in axes])
+                at, own = each.axis, drawn
+                if at not in axes:  # an output of values that are channels of the keys
+                    channels = next(s.holds[1] for s in inputs.specs.values() if s.holds)
+                    at, own = axes[-1], drawn[:channels]
+                self._drawn[name] = own.view([-1 if a == at else 1 for a in axes])
         signed = {n: x * self._drawn[n] if n in self._drawn else x for n, x in inputs.items()}
         if dout is not None and OUTPUT in self._drawn:
             dout = dout * self._drawn[OUTPUT]

@@ -212,7 +212,8 @@ def _check_captured(problem: Problem) -> None:
     b, d = problem.batch, problem.head_dim
     keys = (b, problem.kv_heads, problem.kv_len)
     shapes = {"q": (b, problem.heads, problem.q_len, d), "k": (*keys, d)}
-    shapes["v"] = (*keys, problem.v_head_dim)
+    if not problem.v_in_k:
+        shapes["v"] = (*keys, problem.v_head_dim)
     try:
         if file.exists() and not file.is_file():
             raise OSError("it is no file")
