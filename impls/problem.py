@@ -99,8 +99,8 @@ class Problem:
             )
         if self.v_in_k and self.v_head_dim > self.head_dim:
             raise InvalidProblem(
-                f"v_in_k with v_head_dim={self.v_head_dim}: of the keys' channels there are "
-                f"head_dim={self.head_dim}"
+                f"v_in_k with v_head_dim={self.v_head_dim}: the keys have head_dim="
+                f"{self.head_dim} channels, so it must be {self.head_dim} or less"
             )
         if self.scale is None or is_usual(self.scale, self.head_dim):
             object.__setattr__(self, "scale", self.head_dim**-0.5)

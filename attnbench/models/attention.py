@@ -130,6 +130,13 @@ NO_BIAS_GRADIENT = (
 )
 
 
+HINTS = {
+    "lse": "return_lse=True asks for the log-sum-exp",
+    "v_in_k": "v=k[..., :n] is a view of the keys already",
+}
+"""For names of a problem that are no tensors of a call."""
+
+
 class NotServed(CantBeDone):
     """This variant doesn't serve this call. The text says which, why, and what would serve it."""
 
@@ -197,8 +204,10 @@ class Built:
         returns = {"return_state": return_state, "return_lse": return_lse}
         more: dict[str, Any] = {"softcap": softcap, **returns, **inputs}
         if kind in DEVICES and torch.is_autocast_enabled(kind):
-            to = torch.get_autocast_dtype(kind)
+            to, specs = torch.get_autocast_dtype(kind), OPERATORS[self.row.operator].further
             q, k, v = (x if x.dtype == torch.float64 else x.to(to) for x in qkv)
+            alike = {n: x for n, x in inputs.items() if n in specs and not specs[n].dtype}
+            more |= {n: x.to(q.dtype) for n, x in alike.items() if isinstance(x, Tensor)}
             with torch.autocast(kind, enabled=False):
                 return self(q, k, v, mask, scale, is_causal, dropout_p, **more)
         b, h, c, n, m, d, e = self._sizes(*qkv, inputs)
@@ -211,7 +220,8 @@ class Built:
         )
         phase = phase_of(shape, whole, gradient=gradient)
         settings: dict[str, Any] = {name: True for name in PARAMETERS if name in inputs}
-        settings |= {} if scale is None or is_usual(scale, d) else {"scale": scale}
+        number = isinstance(scale, int | float)
+        settings |= {} if scale is None or (number and is_usual(scale, d)) else {"scale": scale}
         settings |= {} if softcap is None else {"softcap": softcap}
         settings |= {"lse": True} if return_lse else {}
         shapes = (b, h, n, d), (b, c, m, d), (b, c, m, e)
@@ -253,12 +263,20 @@ class Built:
         specs = {**operator.inputs, **operator.further}
         if unknown := [name for name in inputs if name not in specs or name in "qkv"]:
             able = listed([*wanted, *operator.further])
-            raise self._refused(f"it takes no {listed(unknown)}; by name it takes {able}")
+            hint = "".join(f"; {HINTS[name]}" for name in unknown if name in HINTS)
+            raise self._refused(f"it takes no {listed(unknown)}; by name it takes {able}{hint}")
         if missing := [name for name in wanted if name not in inputs]:
             raise self._refused(f"it takes {listed(missing)} too, by name, after q, k and v")
         sizes: dict[str, int] = {}
         if others := [name for name, x in inputs.items() if not isinstance(x, Tensor)]:
             raise self._refused(f"{listed(others)} must be a tensor, as q, k and v are")
+        for name, x in inputs.items():
+            own = [str(q.dtype)[6:], *filter(None, [specs[name].dtype])]
+            if x.device != q.device or str(x.dtype)[6:] not in own:
+                raise self._refused(
+                    f"{name} must be {' or '.join(dict.fromkeys(own))} on {q.device}, as q is, and "
+                    f"is {str(x.dtype)[6:]} on {x.device}"
+                )
         for name, x in {"q": q, "k": k, "v": v, **inputs}.items():
             axes, shape = specs[name].axes, tuple(x.shape)
             fits = len(axes) == len(shape) and all(

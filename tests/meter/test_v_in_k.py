@@ -128,5 +128,5 @@ def test_it_is_written_and_pasted():
     assert str(P).endswith("causal forward v-in-k") and "--v-in-k" in command_words(P)
     assert lines("chunked", P)[-1] == 'out = attend(q, k, k[..., :16], mask="causal")'
     assert "scaled_dot_product_attention(q, k, k[..., :16], is_causal" in lines("sdpa", P)[-1]
-    with pytest.raises(InvalidProblem, match="of the keys' channels there are head_dim=24"):
+    with pytest.raises(InvalidProblem, match="have head_dim=24 channels, so it must be 24"):
         P.with_(v_head_dim=32)
