@@ -43,6 +43,9 @@ def test_what_a_call_can_t_say_is_left_out(tmp_path):
     assert (entry.phase, entry.ranges[0].queries) == ("decode", 1)
     with pytest.raises(StoreError, match="holds nothing for a dispatch table"):
         exported(tmp_path / "other", windowed)
+    p = made.problem(128, sinks=True)
+    with pytest.raises(StoreError, match="that sets no parameter"):
+        exported(tmp_path / "sunk", [made.record("einsum", p, 1e-3)])
 
 
 @pytest.mark.parametrize(

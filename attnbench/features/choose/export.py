@@ -83,7 +83,7 @@ def table_of(run: Path, wants: Wants, rows: Table) -> DispatchTable:
             f"{run} was measured in several legs, with unlike code, files or versions, and a table "
             "is of one: measure it again in one go"
         )
-    core = read_records(run, lambda problem: problem.level == "core")
+    core = read_records(run, lambda problem: problem.level == "core" and not problem.parameters)
     records = [s for s in core if s.ranks is None]
     records = [s for s in records if s.problem.inputs == "normal" or s.status in FINDINGS]
     made = made_of(header)
@@ -106,7 +106,7 @@ def table_of(run: Path, wants: Wants, rows: Table) -> DispatchTable:
     if not entries:
         raise StoreError(
             f"{run} holds nothing for a dispatch table: no exact variant with a time on a problem "
-            f"of level core with the mask {' or '.join(MASKS)}"
+            f"of level core with the mask {' or '.join(MASKS)} that sets no parameter"
         )
     return DispatchTable(made, tuple(entries))
 
