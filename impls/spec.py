@@ -47,7 +47,7 @@ from impls.operators import Computes as Computes
 if TYPE_CHECKING:
     from impls.problem import Problem
 
-INTERFACE = 2
+INTERFACE = 3
 """Version of the contract between the table and the ruler."""
 
 Level = Literal["core", "layer", "block"]
