@@ -80,6 +80,11 @@ def can_serve(row: Variant, details: CallDetails) -> str | None:
     """None where the variant can do what the call asks for, else a sentence."""
     if details.returns:
         words = {"lse": "log-sum-exp"}.get(details.returns, details.returns)
+        if details.returns in row.parameters:
+            return (
+                f"{row.label} is measured without the {words}, and the call needs it: --"
+                f"{details.returns} measures it with"
+            )
         return f"{row.label} returns the output alone, and the call needs the {words}"
     if details.dropout and not row.dropout:
         return f"{row.label} does no dropout, and the call drops {details.dropout:g} of the weights"

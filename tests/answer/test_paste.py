@@ -133,6 +133,7 @@ def test_weights_are_dropped_as_often_as_the_call_says(variant):
         ("window.flex", CallDetails(dropout=0.1), "does no dropout, and the call drops 0.1"),
         ("sdpa", CallDetails(returns="lse"), "returns the output alone, and the call needs the "
          "log-sum-exp"),
+        ("chunked", CallDetails(returns="lse"), "the call needs it: --lse measures it with"),
         ("matmul", CallDetails(returns="weights"), "needs the weights"),
         ("linear.elu", CallDetails(scale=0.5), "has no scores to scale"),
     ],
