@@ -97,6 +97,10 @@ variants VARIANT *: all of the table if none
 #
 --world N count: processes, for variants that run over several
 + settings
+[published]
+--model NAME: a published model, a kind of attention layer each: gpt-oss-20b, llama-3.1-8b …;
+  'attnbench list --models' names all; on a CPU scaled to it
+--tp N count: with --model: its heads dealt out to so many ranks, one of which is measured
 [pairs]
 --margin M share: the least difference that is one; 0.01 or this machine's noise floor if not given
 --budget S seconds: of pairs a problem, 30; of two commits, of a measurement, checks included, 240
@@ -112,8 +116,10 @@ variants VARIANT *: all of the table if none
 == see
 [list] the table: every variant, what it computes, whether it can run here, or why not
 $ attnbench list --why
+$ attnbench list --models
 + tables
 --why: why a variant can't run here, and what to do about it
+--models: the models of --model, their kinds of layer, and where each was read
 [show] one variant: mathematics, cost, support; with --text, the map it makes
 $ attnbench show gla
 $ attnbench show longformer --text 'the cat sat on the mat'
@@ -143,9 +149,11 @@ $ attnbench selfcheck
 [run] measure a grid: speed, memory and accuracy; the answer at the end
 $ attnbench run
 $ attnbench run sdpa flex chunked --seq 1024,4096 --phase train
+$ attnbench run --model gpt-oss-20b --tp 2
 $ attnbench run --resume latest
 + variants
 + grid
++ published
 --problems FILE: instead of a grid: the problems of a program, as 'attnbench capture' wrote them
 --budget S seconds: seconds of sampling a measurement
 --out DIR =results: where runs are kept
@@ -215,11 +223,13 @@ name NAME: a variant, as 'list' names it
 $ attnbench choose --seq 4096 --heads 16 --phase train
 $ attnbench choose --problems calls.json
 $ attnbench choose --problems calls.json --verify -- python train.py
+$ attnbench choose --model qwen3-next-80b-a3b --seq 4096
 $ attnbench choose --seq 4096 --for sdpa_kernel
 # the problem: one value each; --seq must be given. Forward, with a causal mask, and one sequence
   of 4 heads of 64 (on a GPU 2 of 16 heads of 128, in bfloat16) if not given
 + axes
 #
++ published
 --problems FILE: calls as 'attnbench capture' wrote them: an answer each
 --verify: run the program that follows -- as it is and with the advice in place, in turn
 program PROGRAM *: after --, for --verify: python train.py --epochs 1

@@ -299,6 +299,9 @@ def make_plan(
         for cell in _cells(table, names, part, machine, (), options):
             side_by_side.setdefault(cell.problem, {}).setdefault(cell.key, cell)
     cells = [cell for cells in side_by_side.values() for cell in cells.values()]
+    if not cells:
+        wanted = ", ".join(dict.fromkeys(part.operator for part in grid.products))
+        raise InvalidProblem(f"of {', '.join(names)} none computes {wanted}")
     return Plan(
         sorted(
             cells,
@@ -316,6 +319,9 @@ def _cells(
     tuned: TunedOptions | None,
 ) -> Iterator[Cell]:
     variants = [table.find(name) for name in names or grid.variants or table.rows]
+    variants = [v for v in variants if grid.operator in ("", v.operator)]
+    if not variants:
+        return
     variants = spread(variants, grid.world, grid.device, machine)
     levels = grid.level or ("core",)
     if (names or grid.variants) and not grid.level:

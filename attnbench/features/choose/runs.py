@@ -230,7 +230,7 @@ def measure_anew(problem: Problem, wants: Wants, table: Table, arguments: Namesp
     names = [
         row.name
         for row in table.rows.values()
-        if row.computes in wants.computes and row.level == problem.level and not row.ranks
+        if wants.allows(row.operator) and row.level == problem.level and not row.ranks
     ]
     grid = grid_of([problem], "one problem").with_(budget=SAMPLING_S)
     plan = make_plan(table, names, grid, this_machine(), [problem], tuned=True)
