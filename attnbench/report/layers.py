@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.padding import Padding
 from rich.text import Text
 
 from attnbench.answer.layers import LayerChoice, together
@@ -28,7 +27,8 @@ def show_layers(title: str, choices: Sequence[LayerChoice], width: int | None = 
             shape = "" if each.shape == first else f" ({each.shape})"
             style = GOOD if each.choice.ranking else FAINT
             answer = Text(f"{each.where}{shape}: ").append(each.choice.advice(), style)
-            out.print(Padding(answer, (0, 0, 0, INDENT)))
+            for line in answer.wrap(out, out.width - INDENT):
+                out.print(Text(" " * INDENT).append_text(line))
     if totals := list(together(choices)):
         out.print()
     for total in totals:

@@ -173,9 +173,7 @@ TAKES = ("seq", "batch", "dtype", "phase", "inputs", "device", "budget")
 def grid_asked(name: str, tp: int | None, device: str, changes: Mapping[str, Any]) -> Preset:
     """The grid of the model of a name, with values of the command line; raises CantBeDone."""
     if beside := [f"--{each}".replace("_", "-") for each in changes if each not in TAKES]:
-        raise CantBeDone(
-            f"--model says {', '.join(beside)}; leave {'it' if len(beside) == 1 else 'them'} out"
-        )
+        raise CantBeDone(f"--model has its own {', '.join(beside)}: leave {', '.join(beside)} out")
     own = [changes.get(each) for each in ("phase", "seq", "dtype")]
     rest = {each: changes[each] for each in ("batch", "inputs", "budget") if each in changes}
     return model_grid(find_model(name), device, tp or 1, *own).with_(**rest)

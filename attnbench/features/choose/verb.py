@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def choose(args: argparse.Namespace) -> int:
-    """``attnbench choose --seq N …``, or ``--problems calls.json``, or ``--export table.json``"""
+    """``attnbench choose --seq N …``, or ``--problems calls.json``, ``--model NAME``, ``--export
+    table.json``
+    """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # many small matrices: threads only wait
     from attnbench.answer import paste
     from attnbench.features.choose import runs, view
@@ -37,6 +39,10 @@ def choose(args: argparse.Namespace) -> int:
         from attnbench.features.choose.calls import show_answer
 
         return show_answer(args, wants, table)
+    if args.model is not None:
+        from attnbench.features.choose import models
+
+        return models.show_answer(args, wants, table)
     choice = runs.answer(args, _one_problem(args), wants, table)
     engine = _in_engine(args, choice)
     if args.json:
@@ -88,6 +94,7 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
                 f"--{name} conflicts with --from: a run has its own; leave one of them out"
             )
     beside = ["--" + name.replace("_", "-") for name in arguments.grid_changes(args)]
+    _refuse_beside_model(args)
     if args.verify != bool(args.program) or (args.verify and args.problems is None):
         raise CantBeDone(
             "--verify runs a program whose calls were captured: attnbench choose --problems "
@@ -108,6 +115,17 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
         raise CantBeDone(f"--problems says what is asked about: leave {', '.join(beside)} out")
 
 
+def _refuse_beside_model(args: argparse.Namespace) -> None:
+    """Raise CantBeDone for what doesn't go with ``--model``, or only with it."""
+    if args.tp is not None and args.model is None:
+        raise CantBeDone("--tp requires --model")
+    for name in ("problems", "export"):
+        if args.model is not None and getattr(args, name) is not None:
+            raise CantBeDone(
+                f"--model and --{name} both say what is asked about: leave one of them out"
+            )
+
+
 def _one_problem(args: argparse.Namespace) -> Problem:
     """The one problem that the options describe."""
     from attnbench.sweep.plan import problems
@@ -117,7 +135,7 @@ def _one_problem(args: argparse.Namespace) -> Problem:
     if "seq" not in changes:
         raise CantBeDone(
             "choose answers for a problem: say --seq at the least, such as --seq 4096, or give "
-            "--problems calls.json as 'attnbench capture' wrote it"
+            "--problems calls.json as 'attnbench capture' wrote it, or --model gpt-oss-20b"
         )
     several = [name for name, x in changes.items() if isinstance(x, tuple) and len(x) > 1]
     if several:

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from attnbench.command.terminal import say
 from attnbench.core.format import roughly
 
@@ -34,6 +36,8 @@ def show_list(arguments: argparse.Namespace) -> int:
     from attnbench.features.show import view
     from attnbench.report import tidy
 
+    if arguments.models:
+        return _show_models(arguments)
     table = impls.table(arguments.table)
     rows = [(row, *_missing(row)) for row in table.rows.values()]
     if arguments.csv:
@@ -50,6 +54,22 @@ def show_list(arguments: argparse.Namespace) -> int:
         why = _availability(f"the row is broken: {row.reason}", row.remedy)
         listed.append({"name": row.name, "family": "", "computes": "", "level": "", **why})
     print(json.dumps(listed, indent=1))
+    return 0
+
+
+def _show_models(arguments: argparse.Namespace) -> int:
+    """``attnbench list --models``"""
+    from attnbench.features.show import view
+    from attnbench.report import tidy
+    from attnbench.sweep.models import models
+
+    some = models().values()
+    if arguments.json:
+        print(json.dumps([msgspec.to_builtins(model) for model in some], indent=1))
+    elif arguments.csv:
+        tidy.show(view.model_rows(some))
+    else:
+        view.show_models(some)
     return 0
 
 

@@ -11,7 +11,9 @@ from attnbench.core.format import counted, duration, flop_rate, percent, size
 from attnbench.report import tidy
 from attnbench.report.tables import BAD, BOLD, GOOD, Styled, Table, columns, console, show_facts
 from attnbench.report.tables import show as show_table
+from attnbench.sweep.models import Model
 from impls import BrokenRow
+from impls.problem import setting_words
 from impls.spec import Variant
 
 
@@ -93,6 +95,36 @@ def table(
             line[-1] = text if len(text) <= room else text[: room - 1] + "…"
     heads = columns("variant", "family", "computes", "here", "about", wrap=["variant", "about"])
     notes = [f"{absent} unavailable here: attnbench list --why"] if absent and not why else []
+    show_table(Table("", heads, lines, notes))
+
+
+def model_rows(models: Iterable[Model]) -> Iterator[tidy.Row]:
+    """A row a model and kind of layer."""
+    for model in models:
+        for kind in model.kinds:
+            sizes = kind.sizes("forward")
+            more = {name: getattr(kind, name) for name in ("mask", "scale", "softcap", "sinks")}
+            about = {"model": model.name, "kind": kind.name, "layers": kind.layers}
+            yield {**about, "operator": kind.operator, **sizes, **more, "source": model.source}
+
+
+def show_models(models: Iterable[Model]) -> None:
+    """``list --models``: a line a kind of layer, and where each model was read."""
+    lines, notes = [], []
+    for model in models:
+        for number, kind in enumerate(model.kinds):
+            sizes = kind.sizes("forward")
+            width = f"d{sizes['head_dim']}"
+            if sizes["v_head_dim"] != sizes["head_dim"]:
+                width += f"/{sizes['v_head_dim']}"
+            own = {name: x for name, (x,) in kind.parameters().items() if name != "scale"}
+            more = setting_words(own)
+            shape = " ".join([f"h{kind.heads}/{kind.kv_heads}", width, kind.mask, *more])
+            name = "" if number else model.name
+            lines.append([name, kind.name, kind.layers, kind.operator, shape])
+        notes.append(f"{model.name}: {model.about}{'; ' * bool(model.note)}{model.note}")
+        notes[-1] += f". Read in {model.source}"
+    heads = columns("model", "kind", "layers", "operator", "a layer", right=["layers"])
     show_table(Table("", heads, lines, notes))
 
 
