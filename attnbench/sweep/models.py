@@ -247,6 +247,7 @@ def _part(kind: LayerKind, phase: str, lengths: Sequence[str], dtype: tuple[str,
     """A kind of layer in a phase."""
     if kind.keys:
         lengths = [n if "x" in n else f"{n}x{kind.keys}" for n in lengths]
+    sizes: dict[str, Any] = {name: (size,) for name, size in kind.sizes(phase).items()}
     return Preset(
         kind.name,
         operator=kind.operator,
@@ -256,7 +257,7 @@ def _part(kind: LayerKind, phase: str, lengths: Sequence[str], dtype: tuple[str,
         mask=(kind.mask,),
         phase=(phase,),
         parameters=kind.parameters(),
-        **{name: (size,) for name, size in kind.sizes(phase).items()},
+        **sizes,
     )
 
 

@@ -29,26 +29,31 @@ if TYPE_CHECKING:
 
 def show_answer(args: argparse.Namespace, wants: Wants, table: Table) -> int:
     """``attnbench choose --model NAME``, printed."""
-    grid = _grid(args)
-    say(grid.title)
-    choices = [
-        LayerChoice(kind, layers, runs.answer(args, p, replace(wants, operator=operator), table))
-        for kind, layers, operator, p in layer_problems(grid)
-    ]
+    title, choices = answers(args, wants, table)
     engine = _in_engine(args, choices)
     if args.json:
         plain = {
-            "model": grid.title,
+            "model": title,
             "layers": [{**each.to_dict(), **paste.pasted(each.choice)} for each in choices],
             "together": [each.to_dict() for each in together(choices)],
             **({"engine": asdict(engine)} if engine else {}),
         }
         print(json.dumps(plain))
     elif args.csv:
-        tidy.show(_rows(choices))
+        tidy.show(rows(choices))
     else:
-        view.show_model(grid.title, choices, engine)
+        view.show_model(title, choices, engine)
     return int(any(each.choice.ranking is None for each in choices))
+
+
+def answers(args: argparse.Namespace, wants: Wants, table: Table) -> tuple[str, list[LayerChoice]]:
+    """The model and how it is scaled, in a line; and the choice for each kind of layer."""
+    grid = _grid(args)
+    say(grid.title)
+    return grid.title, [
+        LayerChoice(kind, layers, runs.answer(args, p, replace(wants, operator=operator), table))
+        for kind, layers, operator, p in layer_problems(grid)
+    ]
 
 
 def _grid(args: argparse.Namespace) -> Preset:
@@ -66,7 +71,7 @@ def _grid(args: argparse.Namespace) -> Preset:
     return replace(grid, parts=tuple(replace(part, seq=part.seq[-1:]) for part in grid.parts))
 
 
-def _rows(choices: Sequence[LayerChoice]) -> Iterator[tidy.Row]:
+def rows(choices: Sequence[LayerChoice]) -> Iterator[tidy.Row]:
     """A row a variant and kind of layer."""
     for each in choices:
         for row in view.rows(each.choice):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from attnbench.answer.choose import Choice, Wants
     from attnbench.answer.engines import EngineAnswer
+    from attnbench.answer.layers import LayerChoice
     from attnbench.features.choose.calls import ProgramAnswer
     from impls import Table
     from impls.problem import Problem
@@ -144,6 +145,13 @@ def _one_problem(args: argparse.Namespace) -> Problem:
     start = one_problem(args.device or this_machine().devices[-1])
     (problem,) = problems(start.with_(**changes), args.level or ("core",))
     return problem
+
+
+def answer_model(args: argparse.Namespace) -> list[LayerChoice]:
+    """The choice for each kind of layer of a model; raises CantBeDone where there can be none."""
+    from attnbench.features.choose.models import answers
+
+    return answers(args, *_wants(args))[1]
 
 
 def answer_calls(args: argparse.Namespace) -> ProgramAnswer:

@@ -123,7 +123,7 @@ def show_models(models: Iterable[Model]) -> None:
             name = "" if number else model.name
             lines.append([name, kind.name, kind.layers, kind.operator, shape])
         notes.append(f"{model.name}: {model.about}{'; ' * bool(model.note)}{model.note}")
-        notes[-1] += f". Read in {model.source}"
+        notes[-1] += f". Source: {model.source}"
     heads = columns("model", "kind", "layers", "operator", "a layer", right=["layers"])
     show_table(Table("", heads, lines, notes))
 
