@@ -138,8 +138,7 @@ def together(choices: Sequence[LayerChoice]) -> Iterator[Together]:
         ]
         alone = {
             name: _sum(
-                (each.layers, ranking.by_name[name] if ranking in softmax else ranking.winner)
-                for each, ranking in ranked
+                (each.layers, ranking.by_name.get(name, ranking.winner)) for each, ranking in ranked
             )
             for name in names
         }

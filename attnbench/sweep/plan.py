@@ -320,8 +320,6 @@ def _cells(
 ) -> Iterator[Cell]:
     variants = [table.find(name) for name in names or grid.variants or table.rows]
     variants = [v for v in variants if grid.operator in ("", v.operator)]
-    if not variants:
-        return
     variants = spread(variants, grid.world, grid.device, machine)
     levels = grid.level or ("core",)
     if (names or grid.variants) and not grid.level:

@@ -186,6 +186,7 @@ def test_a_rank_has_its_share_of_the_heads(name, tp, sizes):
         (("Lama-3.1-8B", None, {}), "the models are llama-3.1-8b"),
         (("gpt-oss-20b", 3, {}), "--tp 3 doesn't divide .*; it can be 1, 2, 4, 8, 16, 32, 64$"),
         (("qwen3-next-80b-a3b", 32, {}), "it can be 1, 2, 4, 8, 16$"),
+        (("llama-4-scout", 5, {}), "40 heads, 8 kv_heads.; it can be 1, 2, 4, 8, 40$"),
         (("bert-base", None, {"phase": ("decode",)}), "its phases are forward, train and backward"),
         (
             ("bert-base", None, {"kv_heads": (1,), "mask": ("none",)}),
