@@ -43,6 +43,7 @@ class LayerChoice:
         """The problem without these: ``h8/1 d64 f32 window:127,0 sinks``."""
         p = self.choice.problem
         _, heads, _, *words = str(p).split()
+        words += [f"on {p.kv_len:,} keys"] * (p.phase != "decode" and p.kv_len != p.q_len)
         return " ".join([heads, *(word for word in words if word != p.phase)])
 
     def to_dict(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import pytest
 import impls
 from attnbench.answer.choose import Wants, choose
 from attnbench.answer.layers import LayerChoice, together
+from impls.masks import Mask
 from tests.answer.build import EXACT, problem, seen
 
 TABLE = impls.table()
@@ -59,6 +60,10 @@ def test_in_a_hybrid_one_variant_stands_for_the_layers_of_softmax_alone():
     assert "with sdpa in those of softmax 204 ms" in total.sentence()
     alike = [linear, answered("full", 12, {"sdpa": 1e-3, "chunked": 2e-3})]
     assert next(together(alike)).sentence().endswith("], with sdpa in those of softmax")
+    cross = answered("cross", 40, {"sdpa": 1e-3}, p=P.with_(kv_len=77, mask=Mask()))
+    assert (cross.where, cross.shape) == (
+        "forward, 1,024 tokens", "h4/4 d64 f32 none on 77 keys",
+    )  # fmt: skip
 
 
 def test_where_a_kind_has_no_answer_there_is_no_total():

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+import attnbench
 from tests.calling import measured_here, only_run, well
 
 MODEL = ("--model", "Qwen3-Next-80B-A3B", "--seq", "32", "--device", "cpu")
@@ -23,14 +24,15 @@ def run(tmp_path_factory):
 
 def test_a_run_of_a_model_ends_with_an_answer_for_each_kind_of_layer(run):
     _, said = run
-    lines = said.stdout.splitlines()
+    words = " ".join(said.stdout.split())  # however wide the lines are
     scaled = "scaled to a CPU: 12 of 32 heads (linear), 8 of 16 heads (full), in float32"
-    assert f"qwen3-next-80b-a3b, {scaled}" in lines and scaled in said.stderr
-    linear = lines.index("linear: 36 of 48 attention layers · gated_delta · h12/6 d128 f32 causal")
-    full = lines.index("full: 12 of 48 attention layers · softmax · h8/1 d256 f32 causal")
-    assert lines[linear + 1].startswith("  forward, 32 tokens: use gated_delta, ")
-    assert lines[full + 1].startswith("  forward, 32 tokens: use ")
-    assert sum(line.startswith("forward, 32 tokens: all 48 layers take ") for line in lines) == 1
+    assert f"qwen3-next-80b-a3b, {scaled} linear: 36 of 48 attention layers" in words
+    assert scaled in said.stderr
+    linear, full = "gated_delta · h12/6 d128 f32 causal", "softmax · h8/1 d256 f32 causal"
+    answer = "forward, 32 tokens: use "
+    assert f"linear: 36 of 48 attention layers · {linear} {answer}gated_delta, " in words
+    assert f"full: 12 of 48 attention layers · {full} {answer}" in words
+    assert words.count("forward, 32 tokens: all 48 layers take ") == 1
 
 
 def test_choose_answers_for_each_kind_and_weighs_them_by_how_many_there_are(run):
@@ -58,6 +60,15 @@ def test_choose_answers_for_each_kind_and_weighs_them_by_how_many_there_are(run)
     assert used == {"linear": "gated_delta", "full": full["winner"]["variant"]}
     engine = json.loads(well(*chosen, "--json", "--for", "transformers").stdout)["engine"]
     assert engine["takes"] in softmax  # of the layers of softmax alone
+
+
+def test_from_python_a_model_gives_a_row_a_kind_and_variant(run):
+    folder, _ = run
+    asked = {"model": "qwen3-next-80b-a3b", "device": "cpu", "runs": folder, "quiet": True}
+    table = attnbench.choose(32, **asked)
+    used = table[table["verdict"] == "use"].set_index("kind")
+    assert used["layers"].to_dict() == {"linear": 36, "full": 12}
+    assert used.loc["linear", "variant"] == "gated_delta"
 
 
 def test_a_kind_that_was_not_measured_has_no_answer_and_there_is_no_total(run):
