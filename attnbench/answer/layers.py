@@ -85,7 +85,6 @@ class Together:
     """With the choice of each kind."""
     alone: dict[str, Interval]
     """With one variant for all that compute softmax, the fastest first; the others' own choice."""
-
     softmax: int
     """How many of them compute softmax."""
 
@@ -121,13 +120,16 @@ class Together:
 
 def together(choices: Sequence[LayerChoice]) -> Iterator[Together]:
     """What all layers take, where each kind has an answer."""
-    kinds = dict.fromkeys(each.kind for each in choices)
-    groups: dict[str, list[LayerChoice]] = {}
+    kinds = {each.kind for each in choices}
+    groups: dict[tuple[str, ...], list[LayerChoice]] = {}
     for each in choices:
-        groups.setdefault(each.where, []).append(each)
-    for where, some in groups.items():
+        problem = each.choice.problem
+        groups.setdefault((each.where, problem.dtype, problem.inputs), []).append(each)
+    own = [{key[n] for key in groups} for n in range(3)]
+    for key, some in groups.items():
+        where = ", ".join([key[0], *(key[n] for n in (1, 2) if len(own[n]) > 1)])
         ranked = [(each, each.choice.ranking) for each in some if each.choice.ranking]
-        if len(ranked) < len(kinds):
+        if {each.kind for each, _ in ranked} != kinds:
             continue
         best = _sum((each.layers, ranking.winner) for each, ranking in ranked)
         exact = [each for each in some if each.choice.wants.operator == EXACT]
