@@ -301,7 +301,10 @@ def make_plan(
     cells = [cell for cells in side_by_side.values() for cell in cells.values()]
     if not cells:
         wanted = ", ".join(dict.fromkeys(part.operator for part in grid.products))
-        raise InvalidProblem(f"of {', '.join(names)} none computes {wanted}")
+        raise InvalidProblem(
+            f"the layers compute {wanted}, and none of {', '.join(names)} does: name others, or "
+            "none"
+        )
     return Plan(
         sorted(
             cells,
