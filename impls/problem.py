@@ -12,7 +12,7 @@ from impls.masks import Mask, Shape
 from impls.operators import PARAMETERS
 from impls.spec import DEVICES, DTYPES, PHASES
 
-INPUTS = ("normal", "peaky", "outliers", "equal_keys")
+INPUTS = ("normal", "peaky", "outliers", "equal_keys", "sunk")
 """The kinds of inputs made from a seed; ``captured:FILE.npz`` takes them from a file."""
 
 SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f64"}

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from impls import Table
     from impls.spec import Variant
 
+EARLIER_INPUTS = INPUTS[:4]
+"""The kinds that a run checked whose header doesn't name them."""
 SAME = "same"
 """As many queries as keys."""
 AGAIN = "make one with 'attnbench choose --export'"
@@ -193,5 +195,5 @@ def made_of(header: Mapping[str, Any]) -> Origin:
         protocol=header.get("protocol"),
         run=header.get("run", ""),
         driver=machine["gpus"][0]["driver"] if device == "cuda" and machine.get("gpus") else None,
-        inputs=list(INPUTS),
+        inputs=header.get("checked_inputs", list(EARLIER_INPUTS)),
     )

@@ -74,7 +74,7 @@ TABLE = """
   document:100,156, packed:lognormal,64,0, padding:90,128, leftpad:38,0, alibi, dense:FILE.npy,
   bias:FILE.npy; causal+alibi; causal@upper-left. Give it again for more
 --phase P,… words: forward, train, backward, decode
---inputs KIND,… words: normal, peaky, outliers, equal_keys, captured:FILE.npz
+--inputs KIND,… words: normal, peaky, outliers, equal_keys, sunk, captured:FILE.npz
 + parameters
 --level L,… words: core, layer, block; those of the variants named if not given
 --device DEVICE: cpu, cuda or cuda:1

@@ -7,14 +7,17 @@ for the same seed: a CPU takes 6.5 ns a number, too long for a GPU to wait.
     peaky       logits in the hundreds: the softmax is saturated, nearly every row picks one key
     outliers    a few channels of the keys and values twenty times the rest, as in trained models
     equal_keys  keys equal in runs of 64, as in repeated tokens; queries and values differ
+    sunk        every score near -112, below what float32's exponential can hold: padding scored 0,
+                or a maximum that begins at 0, outweighs them all
     captured:FILE.npz   arrays q, k, v of the problem's shape
 
 A layer or a block takes tokens as wide as its heads together: x, and for cross-attention a context.
-The kinds then apply to the tokens.
+The kinds then apply to the tokens; with sunk about half of the heads have scores far below zero.
 """
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -32,6 +35,9 @@ from impls.problem import Problem
 
 RUN = 64
 """How many neighbouring keys are equal in ``equal_keys``."""
+DEPTH = 112.0
+"""How far below zero the scores of ``sunk`` lie: exp(-104) is 0 in float32, and beyond 128 bfloat16
+tells scores that differ by 1 no longer apart."""
 
 
 class Inputs(dict[str, Tensor]):
@@ -93,7 +99,12 @@ class Inputs(dict[str, Tensor]):
 KEY_TOKENS = ("kv_len", "tokens")
 TOKENS = ("q_len", *KEY_TOKENS)
 """The axes along which tokens lie."""
-SHAPED_BY = {"peaky": ("q", "k"), "outliers": ("k", "v"), "equal_keys": ("k",)}
+SHAPED_BY = {
+    "peaky": ("q", "k"),
+    "outliers": ("k", "v"),
+    "equal_keys": ("k",),
+    "sunk": ("q", "k"),
+}
 """The inputs of a core that a kind changes; of a layer it changes all."""
 
 
@@ -141,24 +152,9 @@ def _first(problem: Problem, seed: int, specs: Mapping[str, TensorSpec]) -> Inpu
             )
     generator = torch.Generator(problem.device).manual_seed(seed)
     at: Any = {"generator": generator, "device": generator.device}
-    places = {name: Inputs({}, specs).axis(name, *TOKENS) for name in specs}
 
     def drawn(name: str) -> Tensor:
         return torch.randn(specs[name].shape(problem), dtype=torch.float32, **at)
-
-    def shaped(name: str, x: Tensor) -> Tensor:
-        """As the kind has it: of standard deviation 8, so that of q.k d^-1/2 is 64; and so on."""
-        match kind:
-            case "peaky":
-                return x * 8
-            case "outliers":
-                width = x.shape[-1]
-                x[..., torch.randperm(width, **at)[: max(1, width // 32)]] *= 20
-            case "equal_keys" if (place := places[name]) is not None:
-                return x.index_select(
-                    place, torch.arange(x.shape[place], device=x.device) // RUN * RUN
-                )
-        return x
 
     def finish(name: str, x: Tensor) -> Tensor:
         return cast(DRAW_AS[specs[name].draw](x), problem)
@@ -168,8 +164,32 @@ def _first(problem: Problem, seed: int, specs: Mapping[str, TensorSpec]) -> Inpu
     shaped_by = SHAPED_BY[kind] if problem.level == "core" else specs
     changed = [name for name in shaped_by if name in specs]
     parts = {name: drawn(name) for name in specs}
-    parts |= {name: shaped(name, parts[name]) for name in changed}
+    parts |= {name: _shaped(problem, specs, name, parts[name], generator) for name in changed}
     return Inputs({name: finish(name, x) for name, x in parts.items()}, specs)
+
+
+def _shaped(
+    problem: Problem,
+    specs: Mapping[str, TensorSpec],
+    name: str,
+    x: Tensor,
+    generator: torch.Generator,
+) -> Tensor:
+    """As the kind has it: of standard deviation 8, so that of q.k d^-1/2 is 64; and so on."""
+    place, width = Inputs({}, specs).axis(name, *TOKENS), x.shape[-1]
+    match problem.inputs:
+        case "peaky":
+            return x * 8
+        case "outliers":
+            few = torch.randperm(width, generator=generator, device=x.device)[: max(1, width // 32)]
+            x[..., few] *= 20
+        case "equal_keys" if place is not None:
+            return x.index_select(place, torch.arange(x.shape[place], device=x.device) // RUN * RUN)
+        case "sunk" if problem.level != "core":
+            return x + math.sqrt(DEPTH)
+        case "sunk" if specs[name].draw == "normal":  # of unit length they would be parallel
+            x[..., 0] = math.sqrt(DEPTH / problem.scale) * (1 if name == "q" else -1)
+    return x
 
 
 def other_set(inputs: Inputs) -> Inputs:

@@ -135,6 +135,35 @@ def scaled(x: Tensor, factor: Callable[[], float]) -> Tensor:
     return out
 
 
+def _padding(problem: Problem, inner: Attend) -> Attend:
+    """Backward, keys are padded to a block of 128, and what is padded has a score of 0 and a value
+    of 0: its weight is not 0, and overflows where a row's own scores are far below zero.
+    """
+    more = (0, 0, 0, -problem.kv_len % 128)
+
+    class Attention(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *qkv: Tensor) -> Tensor:
+            ctx.save_for_backward(*qkv)
+            return inner(*qkv)
+
+        @staticmethod
+        def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, ...]:
+            q, k, v = ctx.saved_tensors
+            padded = torch.nn.functional.pad(k, more)
+            sums = (q @ k.mT * problem.scale).logsumexp(-1, keepdim=True)
+            weights = (q @ padded.mT * problem.scale - sums).exp()
+            dweights = dout @ torch.nn.functional.pad(v, more).mT
+            dweights -= (dout * inner(q, k, v)).sum(-1, keepdim=True)
+            dscores = weights * dweights * problem.scale
+            dk, dv = (x.mT @ y for x, y in ((dscores, q), (weights, dout)))
+            return dscores @ padded, *(x[..., : problem.kv_len, :] for x in (dk, dv))
+
+    apply: Attend = Attention.apply
+    return apply
+
+
+build_padding = instead(_padding)
 build_scaled = instead(lambda problem, inner: lambda q, k, v: inner(q, scaled(k, lambda: 1.01), v))
 build_detached_keys = instead(lambda problem, inner: lambda q, k, v: inner(q, k.detach(), v))
 build_detached = after(lambda problem, out: out.detach())

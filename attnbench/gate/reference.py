@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from attnbench.core.record import Error
-from attnbench.gate.inputs import DRAW_AS, TOKENS, Inputs, as_rows, cast, make, turned, weights_of
+from attnbench.gate.inputs import TOKENS, Inputs, as_rows, cast, make, turned, weights_of
 from attnbench.gate.oracle import (
     compare,
     exact,
@@ -130,11 +130,11 @@ class Judged:
         specs = inputs_of(operator, self.problem)
         if specs.keys() == self.inputs.keys():
             return self
-        if any(specs[name].axes != spec.axes for name, spec in self.inputs.specs.items()):
+        drawn = [(s.axes, s.draw) for s in self.inputs.specs.values()]
+        if [(specs[name].axes, specs[name].draw) for name in self.inputs] != drawn:
             return replace(self, inputs=make(self.problem, self.seed, specs))
         new = make(self.problem, self.seed, {n: s for n, s in specs.items() if s.keyword})
-        same = {name: DRAW_AS[specs[name].draw](x) for name, x in self.inputs.items()}
-        return replace(self, inputs=Inputs({**same, **new}, specs))
+        return replace(self, inputs=Inputs({**self.inputs, **new}, specs))
 
 
 def judge(problem: Problem, inputs: Inputs, seed: int) -> Judged:

@@ -32,7 +32,7 @@ from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
 
 import impls
 from attnbench import __version__
-from attnbench.answer.dispatch_table import DispatchEntry, DispatchTable
+from attnbench.answer.dispatch_table import EARLIER_INPUTS, DispatchEntry, DispatchTable
 from attnbench.core.machine import this_machine
 from attnbench.models import frames_out
 from attnbench.models.attention import Built, CallShape, NotServed
@@ -105,7 +105,7 @@ def dispatch(table: str | Path | DispatchTable, tables: Sequence[str | Path] = (
     if not isinstance(table, DispatchTable):
         table = DispatchTable.read(table)
     origin, here = table.made, this_machine()
-    if missing := [kind for kind in INPUTS if kind not in (origin.inputs or ())]:
+    if missing := [kind for kind in EARLIER_INPUTS if kind not in (origin.inputs or ())]:
         raise CantBeDone(
             f"the table doesn't say that its variants are right on {', '.join(missing)} inputs; "
             "'attnbench choose --export' tries them, and makes one that does"
@@ -169,6 +169,11 @@ class Dispatch:
                     f"the table was made with {what} {theirs}, and here it is {ours}: which is "
                     "fastest may have changed",
                 )
+        if unchecked := [kind for kind in INPUTS if kind not in (origin.inputs or ())]:
+            self._warn(
+                f"the table's variants were not tried on {', '.join(unchecked)} inputs; a table of "
+                "a new run has that tried"
+            )
 
     @torch.compiler.disable(reason="attnbench.dispatch picks at each call, outside of a graph")
     def __call__(

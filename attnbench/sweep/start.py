@@ -30,7 +30,7 @@ from impls import own_rows
 from impls.errors import CantBeDone
 from impls.loading import file_of
 from impls.masks import Mask
-from impls.problem import InvalidProblem, Problem
+from impls.problem import INPUTS, InvalidProblem, Problem
 from impls.spec import Variant
 
 if TYPE_CHECKING:
@@ -303,6 +303,7 @@ def begin(
         "variants": list(names),
         "energy": energy,
         "noise": stored_floors(out, machine, settings),
+        "checked_inputs": list(INPUTS),
         "selfcheck": selfcheck and {k: selfcheck.get(k) for k in ("line", "date")},
         "grid": asdict(grid),
         "problems": [p.to_dict() for p in problems],

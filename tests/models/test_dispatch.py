@@ -14,7 +14,13 @@ from torch.nn.functional import scaled_dot_product_attention as torchs
 
 import attnbench
 import impls
-from attnbench.answer.dispatch_table import DispatchEntry, DispatchTable, Origin, Range
+from attnbench.answer.dispatch_table import (
+    EARLIER_INPUTS,
+    DispatchEntry,
+    DispatchTable,
+    Origin,
+    Range,
+)
 from attnbench.core.machine import this_machine
 from attnbench.models.dispatch import CHOICES, DispatchWarning
 from impls.errors import CantBeDone
@@ -265,6 +271,13 @@ def test_what_is_transformed_traced_or_without_values_is_torchs(name):
     if theirs.device.type != "meta" and type(theirs) is torch.Tensor:
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
     assert len(attend.warnings) == 1
+
+
+def test_a_table_of_before_a_kind_of_inputs_was_tried_says_so_and_is_used(spy, called):
+    with pytest.warns(DispatchWarning, match="were not tried on sunk inputs"):
+        attend = attnbench.dispatch(table(inputs=list(EARLIER_INPUTS)), tables=[spy])
+    silently(attend, *qkv())
+    assert len(called) == 1
 
 
 def test_other_circumstances_are_said_once_and_the_table_is_used(spy, called):
