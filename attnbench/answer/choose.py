@@ -57,6 +57,8 @@ class Wants:
     max_error: float | None = None
     """Relative to exact softmax: of an exact variant its rounding, of another its distance."""
     allowed: tuple[str, ...] = ()
+    same_bits: bool = False
+    """Only what was seen to give an element the same bits whatever the batch."""
 
     def __post_init__(self) -> None:
         if unknown := [word for word in self.allowed if word not in KINDS]:
@@ -75,6 +77,7 @@ class Wants:
         words = [f"exact or {' or '.join(self.allowed)}" if self.allowed else "exact"]
         words += [f"in {size(self.max_memory)}"] if self.max_memory else []
         words += [f"error at most {self.max_error:g}"] if self.max_error else []
+        words += ["the same bits whatever the batch"] if self.same_bits else []
         return words
 
 
@@ -86,6 +89,7 @@ class Why(StrEnum):
     MEMORY = "memory"
     ERROR = "error"
     INPUTS = "wrong on other inputs"
+    BITS = "other bits"
     STATUS = "failed elsewhere"
     SLOW = "far behind"
     UNTRIED = "untried"
@@ -241,6 +245,8 @@ def _judge(label: str, evidence: VariantRecords, wants: Wants) -> Candidate | Ex
     memory, error = evidence.memory(), evidence.error()
     if (broken := _breaks(label, memory, error, wants)) is not None:
         return broken
+    if wants.same_bits and (other := _other_bits(label, evidence)) is not None:
+        return other
     time = evidence.time()
     if isinstance(time, str):
         return Excluded(label, Why.UNKNOWN, time)
@@ -285,6 +291,20 @@ def _breaks(
             reasons.append(f"its error is {error:.2g}")
     why = Why.MEMORY if "memory" in needs else Why.ERROR
     return Excluded(label, why, " and ".join(reasons), needs) if needs else None
+
+
+def _other_bits(label: str, evidence: VariantRecords) -> Excluded | None:
+    """Out, where a batch element may have other bits than it gets alone, or it is not known."""
+    for record in evidence.records:
+        d = record.determinism
+        if d is not None and False in (d.repeats, d.batch, d.place):
+            return Excluded(label, Why.BITS, f"{d.words()}, on {record.problem}")
+    for record in evidence.beside:
+        d = record.determinism
+        if d is None or None in (d.repeats, d.batch, d.place):
+            why = f": {d.why}" if d and d.why else "; a run with --same-bits tries each measurement"
+            return Excluded(label, Why.UNKNOWN, f"its bits were not tried on {record.problem}{why}")
+    return None
 
 
 def _ruled_out(evidence: VariantRecords) -> Iterator[tuple[Why, str]]:

@@ -131,6 +131,8 @@ class Origin(Struct, frozen=True, omit_defaults=True):
     run: Any
     driver: str | None = None
     inputs: list[str] | None = None
+    same_bits: bool = False
+    """Its variants give an element the same bits whatever the batch, so an entry takes all."""
 
 
 class DispatchTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -182,7 +184,7 @@ class DispatchTable(Struct, frozen=True, forbid_unknown_fields=True):
             ) from None
 
 
-def made_of(header: Mapping[str, Any]) -> Origin:
+def made_of(header: Mapping[str, Any], *, same_bits: bool = False) -> Origin:
     """The origin of a table, from the header of the run behind it."""
     machine = header["machine"]
     device = header.get("grid", {}).get("device", "cpu").split(":")[0]
@@ -196,4 +198,5 @@ def made_of(header: Mapping[str, Any]) -> Origin:
         run=header.get("run", ""),
         driver=machine["gpus"][0]["driver"] if device == "cuda" and machine.get("gpus") else None,
         inputs=header.get("checked_inputs", list(EARLIER_INPUTS)),
+        same_bits=same_bits,
     )

@@ -149,6 +149,7 @@ $ attnbench run --resume latest
 --problems FILE: instead of a grid: the problems of a program, as 'attnbench capture' wrote them
 --budget S seconds: seconds of sampling a measurement
 --out DIR =results: where runs are kept
+--same-bits: try each measurement for them, as 'choose --same-bits' needs
 --energy: joules a call too, where the device counts them: seconds more a measurement
 --engine - =local local|ray: where: this machine, or the nodes of a Ray cluster
 --address HOST:PORT: of the cluster's head node; the one that this machine belongs to if not given
@@ -228,6 +229,7 @@ program PROGRAM *: after --, for --verify: python train.py --epochs 1
 # what will do
 --max-memory SIZE size: bytes above the inputs, such as 8GiB
 --max-error E above_zero: to exact softmax, relative: 1e-2
+--same-bits: of a batch element, alone or among others and wherever in the batch it stands
 --allow KIND,… words: besides: pattern (softmax on its own pattern), approximate, other (operators)
 # what it rests on
 --from RUN append as:source: a run folder, or a folder of them; this machine's if not given

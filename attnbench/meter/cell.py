@@ -284,11 +284,12 @@ class Bench:
                 record = metered(ready, record, spent)  # which looks again
             else:
                 watch.check(ready.shared)
-            if job.bits:
+            if job.bits_s:
                 built_s = spent.seconds["setup"] + ready.first_s
                 parts = job.problem, job.variant, ready.attend, ready.values
                 with spent.on("bits"):
-                    record = record.with_(determinism=try_determinism(*parts, setup_s=built_s))
+                    limits = {"setup_s": built_s, "most_s": job.bits_s}
+                    record = record.with_(determinism=try_determinism(*parts, **limits))
             return record
 
         return self._recorded(job, whole)

@@ -9,6 +9,7 @@ weight's gradient is a sum over the batch, so it is compared over calls alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -23,7 +24,6 @@ from impls.problem import Problem
 from impls.spec import Variant
 
 CALLS = 3  # how often the same values are given
-MOST_SETUP_S = 0.3  # a variant that took longer to build is not built again for the batch
 
 Results = Callable[[], list[Tensor]]
 """A call on values that stay: its output and gradients, in the order of ``Call.names``."""
@@ -36,8 +36,10 @@ def try_determinism(
     values: Values,
     *,
     setup_s: float = 0.0,
+    most_s: float = math.inf,
 ) -> Determinism:
-    """What can be found out; ``setup_s`` is what building and the first call took.
+    """What can be found out; ``setup_s`` is what building and the first call took. A variant that
+    took longer than ``most_s`` is not built again for the batch.
 
     What raises leaves the rest unknown, with the reason.
     """
@@ -48,7 +50,7 @@ def try_determinism(
             why = "its results differ from call to call, so nothing can be said of the batch"
             return Determinism(repeats=False, why=why)
         result = Determinism(repeats=True)
-        if setup_s > MOST_SETUP_S:
+        if setup_s > most_s:
             return result.with_(why=f"building took {duration(setup_s)}")
         batch, place = _across_batches(problem, variant, attend, values)
         return result.with_(batch=batch, place=place)

@@ -111,6 +111,7 @@ def run(
     allocator: str | None = None,
     seed: int | None = None,
     energy: bool = False,
+    same_bits: bool = False,
     out: str | Path = "results",
     problems: str | Path | SeenCalls | None = None,
     resume: str | Path | None = None,
@@ -214,6 +215,7 @@ def choose(
     max_memory: int | str | None = None,
     max_error: float | None = None,
     allow: str | Iterable[str] = (),
+    same_bits: bool = False,
     runs: str | Path | Iterable[str | Path] = (),
     measure: bool = False,
     tables: str | Path | Iterable[str | Path] = (),
@@ -230,7 +232,8 @@ def choose(
     By default: forward, with a causal mask, one sequence, 4 heads of 64; on a GPU two sequences,
     16 heads of 128, bfloat16.
     ``max_memory``: bytes, or a text such as ``"8GiB"``. ``allow``: besides exact softmax,
-    ``"pattern"``, ``"approximate"``, ``"other"``. ``runs``: run folders to answer from; by default
+    ``"pattern"``, ``"approximate"``, ``"other"``. ``same_bits``: only what gives a batch element
+    the same bits alone and among others. ``runs``: run folders to answer from; by default
     runs of this machine as it is now, and where none fits it is measured. ``measure``: measure in
     any case. Raises ``CantBeDone`` for what can't be done, and ``KeyboardInterrupt`` after Ctrl-C.
 

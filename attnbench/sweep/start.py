@@ -280,12 +280,14 @@ def begin(
     threads: int | None,
     allocator: str | None = None,
     energy: bool = False,
+    same_bits: bool = False,
     machine: Machine | None = None,
     command: str | None = None,
     problems: Sequence[Problem] = (),
 ) -> Run:
     """A new run. Everything that can be refused raises CantBeDone before the folder is made.
 
+    ``same_bits``: each cell is tried for them, and not each variant's first alone.
     ``machine``: where it is measured, if that is another than this. ``command``: what repeats it,
     where that is not how this process was called. ``problems``: in place of the grid's, which then
     only says in short what they are.
@@ -302,6 +304,7 @@ def begin(
         "budget_s": grid.budget,
         "variants": list(names),
         "energy": energy,
+        "same_bits": same_bits,
         "noise": stored_floors(out, machine, settings),
         "checked_inputs": list(INPUTS),
         "selfcheck": selfcheck and {k: selfcheck.get(k) for k in ("line", "date")},

@@ -4,7 +4,9 @@ import pytest
 
 import impls
 from attnbench.answer.choose import Wants
+from attnbench.answer.dispatch_table import DispatchTable
 from attnbench.core.disk import StoreError
+from attnbench.core.record import Determinism
 from attnbench.features.choose.export import table_of
 from tests.verbs import chosen_runs as made
 
@@ -35,6 +37,21 @@ def test_where_another_takes_over_is_found_between_the_lengths(tmp_path):
     assert (first, last, one, two) == (128, 2048, "sdpa", "matmul")
     assert start == end + 1
     assert start == pytest.approx(700, rel=0.03)
+
+
+def test_a_table_for_the_same_bits_has_one_variant_for_every_batch(tmp_path):
+    same, apart = (Determinism(repeats=True, batch=x, place=True) for x in (True, False))
+    records = [r.with_(determinism=same) for r in made.lines(sdpa=2.0)]
+    records += [r.with_(determinism=apart) for r in made.lines(matmul=1.0)]
+    assert ranges(exported(tmp_path / "any", records)) == [[(128, 2048, "matmul")]]
+    table = exported(tmp_path, records, same_bits=True)
+    assert ranges(table) == [[(128, 2048, "sdpa")]] and table.made.same_bits
+    table.write(tmp_path / "table.json")
+    (entry,) = DispatchTable.read(tmp_path / "table.json").entries
+    assert {entry.takes(batch, 512, 512) for batch in (1, 3, 4096)} == {"sdpa"}
+    more = [r.with_(problem=r.problem.with_(batch=4)) for r in records]
+    with pytest.raises(StoreError, match="rests on one batch, and the run measured 1, 4"):
+        exported(tmp_path / "two", [*records, *more], same_bits=True)
 
 
 def test_what_a_call_can_t_say_is_left_out(tmp_path):

@@ -47,7 +47,7 @@ def valid(name, x):
 @pytest.mark.parametrize("name", GATED)
 def test_a_row_whose_gates_are_inputs_is_measured_in_every_form(cells, name, form):
     problem = CAUSAL.with_(**FORMS[form])
-    record = cells.measure(table().find(name), problem, bits=True)
+    record = cells.measure(table().find(name), problem, bits_s=1.0)
     assert (record.status, record.reason, record.wrong_on) == (Status.MEASURED, "", "")
     names = ["q", "k", "v", *GATED[name].split(), *["state"] * (problem.state is True)]
     gradients = [f"d{n}" for n in names] * problem.gradients
@@ -133,7 +133,7 @@ def test_a_number_a_head_is_an_operator_and_a_row(cells, monkeypatch, sink, reas
     monkeypatch.setitem(OPERATORS, "sunk", Operator("sunk", "its own operator", specs))
     row = cells.variant(SUNK.format(sink=sink), computes="sunk", definition=True)
     problem = CAUSAL.with_(phase="train", batch=batch)
-    record = cells.measure(row, problem, bits=True)
+    record = cells.measure(row, problem, bits_s=1.0)
     if reason:
         assert record.status is Status.WRONG and record.reason.startswith(reason)
         return

@@ -12,7 +12,7 @@ from attnbench.answer.choose import Wants, make_choice
 from attnbench.answer.dispatch_table import DispatchTable
 from attnbench.answer.ranking import Candidate
 from attnbench.core.machine import this_machine
-from attnbench.core.record import Record, Status
+from attnbench.core.record import Determinism, Record, Status
 from attnbench.features.choose import calls, runs
 from attnbench.models.capture.calls import SeenCalls, Site
 from attnbench.sweep.start import as_recorded
@@ -161,6 +161,36 @@ def test_what_is_measured_anew_is_settled_in_pairs_and_kept(chooses, tmp_path, w
         assert (names, again["lead"]["factor"]) == (("matmul", "sdpa"), pytest.approx(1.2))
         assert len([e for e in again["excluded"] if e["why"] == "far behind"]) > 9
     assert len(asked) == len(set(asked))
+
+
+def test_for_the_same_bits_a_run_answers_that_tried_each_measurement(
+    chooses, tmp_path, measures, whole
+):
+    words = ("--seq", 512, *SHAPE, "--same-bits", "--out", whole.parents[1])
+    assert chooses(*words)[0] == 1 and measures == [problem(512)]
+    same = Determinism(repeats=True, batch=True, place=True)
+    apart = {"sdpa": same.with_(place=False)}
+    records = [r.with_(determinism=apart.get(r.variant, same)) for r in made.everybody(sdpa=0.5)]
+    written(whole.parent / "two", records, same_bits=True)
+    status, out, _ = chooses(*words)
+    assert (status, len(measures)) == (0, 1) and "the same bits whatever the batch): use" in out
+    assert "left out, other bits: sdpa: not across places, on b1" in out
+
+
+def test_what_is_measured_for_the_same_bits_tries_them_of_every_variant(chooses, tmp_path, worker):
+    seconds = []
+
+    def answer(question):
+        seconds.append(question.get("job", {}).get("bits_s"))
+        return answered(question)
+
+    worker.answer = answer
+    words = ("--seq", 64, *SHAPE, "--dtype", "float32", "--out", tmp_path)
+    for more, least in ((("--same-bits",), 600.0), ((), 0.3)):
+        chooses(*words, "--measure", *more)
+        tried = [x for x in seconds if x is not None]
+        assert len(tried) > 9 and set(tried) == {least}
+        seconds.clear()
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,8 @@ def first_answer(
     tuned = TunedOptions(this_machine())
     for run in runs:
         try:
+            if wants.same_bits and not read_header(run).get("same_bits"):
+                continue  # each variant was tried once, on whichever problem came first
             choice = from_run(run, problem, wants, table, tuned=tuned)
         except StoreError:  # one that can't be read answers nothing
             continue
@@ -243,7 +245,7 @@ def measure_anew(problem: Problem, wants: Wants, table: Table, arguments: Namesp
         contest |= {"shorter": str(less), "behind": behind}
     if not names:
         return make_choice(problem, wants, _left_out(contest, wants), margin=MARGIN)
-    run = _run(names, problem, SAMPLING_S, arguments)
+    run = _run(names, problem, SAMPLING_S, arguments, same_bits=wants.same_bits)
     run.folder.header["contest"] = contest
     run.folder.save_header()
     pairs = _pairs(from_run(run.folder.path, problem, wants, table), run)
@@ -252,7 +254,14 @@ def measure_anew(problem: Problem, wants: Wants, table: Table, arguments: Namesp
     return from_run(run.folder.path, problem, wants, table)
 
 
-def _run(names: Sequence[str], problem: Problem, budget_s: float, arguments: Namespace) -> Run:
+def _run(
+    names: Sequence[str],
+    problem: Problem,
+    budget_s: float,
+    arguments: Namespace,
+    *,
+    same_bits: bool = False,
+) -> Run:
     """A run of some variants on one problem, kept like any other."""
     run = start.begin(
         names,
@@ -262,6 +271,7 @@ def _run(names: Sequence[str], problem: Problem, budget_s: float, arguments: Nam
         seed=arguments.seed or 0,
         threads=arguments.threads,
         allocator=arguments.allocator,
+        same_bits=same_bits,
         problems=[problem],
         command=getattr(arguments, "command", None),
     )

@@ -72,7 +72,8 @@ def _wants(args: argparse.Namespace) -> tuple[Wants, Table]:
     import impls
     from attnbench.answer.choose import Wants
 
-    wants = Wants(args.max_memory, args.max_error, tuple(dict.fromkeys(args.allow or ())))
+    allowed = tuple(dict.fromkeys(args.allow or ()))
+    wants = Wants(args.max_memory, args.max_error, allowed, args.same_bits)
     table = impls.table(args.table)
     _refuse_contradictions(args)
     return wants, table
@@ -104,6 +105,11 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
             raise CantBeDone(
                 f"--export takes all that a run measured: leave {', '.join(beside)} out"
             )
+    elif args.problems is not None and args.same_bits:
+        raise CantBeDone(
+            "--same-bits is about one problem: what else --problems advises, such as "
+            "is_causal=True for a tensor, may make torch run a kernel whose bits were not tried"
+        )
     elif args.problems is not None and beside:
         raise CantBeDone(f"--problems says what is asked about: leave {', '.join(beside)} out")
 

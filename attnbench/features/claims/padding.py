@@ -34,7 +34,7 @@ def sdpa(backend: SDPBackend, form: str, length: int) -> Callable[..., Tensor]:
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with sdpa_kernel(backend):
-            return functional.scaled_dot_product_attention(q, k, v, **how)  # type: ignore[arg-type]
+            return functional.scaled_dot_product_attention(q, k, v, **how)
 
     return attend
 

@@ -149,6 +149,7 @@ def start_run(args: argparse.Namespace, places: Places) -> Run:
         threads=args.threads,
         allocator=args.allocator,
         energy=args.energy,
+        same_bits=args.same_bits,
         machine=places.machine,
         command=getattr(args, "command", None),
         problems=problems,
