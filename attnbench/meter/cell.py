@@ -288,8 +288,8 @@ class Bench:
                 built_s = spent.seconds["setup"] + ready.first_s
                 parts = job.problem, job.variant, ready.attend, ready.values
                 with spent.on("bits"):
-                    limits = {"setup_s": built_s, "most_s": job.bits_s}
-                    record = record.with_(determinism=try_determinism(*parts, **limits))
+                    tried = try_determinism(*parts, setup_s=built_s, most_s=job.bits_s)
+                    record = record.with_(determinism=tried)
             return record
 
         return self._recorded(job, whole)

@@ -105,8 +105,8 @@ def check_cells(plan: Plan, engine: Engine, seed: int, watcher: Watcher) -> list
     header, bits_s = {"seed": seed, "budget_s": 0.0}, tried_for_bits(plan.to_run)
     records, done, ahead_s = list[Record](), 0, sum(cell.guess_s for cell in plan.to_run)
     for cell in plan.cells:
-        how = {"timed": False, "bits_s": bits_s.get(cell.key, 0.0)}
-        record = cell.left_out or measure(cell, header, engine, **how)
+        tried = bits_s.get(cell.key, 0.0)
+        record = cell.left_out or measure(cell, header, engine, timed=False, bits_s=tried)
         records.append(record)
         if cell.left_out is None:
             done, ahead_s = done + 1, ahead_s - cell.guess_s
