@@ -112,8 +112,10 @@ variants VARIANT *: all of the table if none
 == see
 [list] the table: every variant, what it computes, whether it can run here, or why not
 $ attnbench list --why
+$ attnbench list --matrix
 + tables
 --why: why a variant can't run here, and what to do about it
+--matrix: what each takes: masks, devices, dtypes, phases, parameters and shapes
 [show] one variant: mathematics, cost, support; with --text, the map it makes
 $ attnbench show gla
 $ attnbench show longformer --text 'the cat sat on the mat'

@@ -58,6 +58,7 @@ CALLS = {
     "quality real": "quality real mean_v linear.elu",
 }
 MORE = {
+    "a matrix": "list --matrix",
     "a map": f"show einsum --text {SENTENCE.replace(' ', '_')}",
     "two runs": "compare results/box/a results/box/b",
     "commits": "compare base head",

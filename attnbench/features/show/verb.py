@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnbench.command.terminal import say
 from attnbench.core.format import roughly
+from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
@@ -35,6 +36,8 @@ def show_list(arguments: argparse.Namespace) -> int:
     from attnbench.report import tidy
 
     table = impls.table(arguments.table)
+    if arguments.matrix:
+        return _show_matrix(arguments, [table.find(name) for name in table.rows])
     rows = [(row, *_missing(row)) for row in table.rows.values()]
     if arguments.csv:
         tidy.show(view.rows(rows, table.broken))
@@ -50,6 +53,22 @@ def show_list(arguments: argparse.Namespace) -> int:
         why = _availability(f"the row is broken: {row.reason}", row.remedy)
         listed.append({"name": row.name, "family": "", "computes": "", "level": "", **why})
     print(json.dumps(listed, indent=1))
+    return 0
+
+
+def _show_matrix(arguments: argparse.Namespace, rows: list[Variant]) -> int:
+    from attnbench.features.show import support
+    from attnbench.report import tables, tidy
+
+    if arguments.why:
+        raise CantBeDone("--matrix and --why show different tables: leave one of them out")
+    if arguments.csv:
+        tidy.show(support.rows(rows))
+    elif arguments.json:
+        print(json.dumps(list(support.rows(rows)), indent=1))
+    else:
+        for part in support.matrix(rows):
+            tables.show(part)
     return 0
 
 
