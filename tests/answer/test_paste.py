@@ -12,6 +12,7 @@ from attnbench.answer.paste import (
     lines,
     lines_for,
 )
+from attnbench.core.machine import this_machine, why_not
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import one_problem
 from impls.masks import Mask
@@ -62,10 +63,18 @@ def supported(variant, call):
     return p if row.supports(p) is None and not for_windows else None
 
 
+def marks_of(row):
+    """Slow is what compiles, and what needs an extra; the latter only runs where that is."""
+    missing = why_not(row, this_machine()) is not None
+    extra = [pytest.mark.skipif(missing, reason="its library is not installed")]
+    slow = row.name in COMPILED or row.family == "external"
+    return [pytest.mark.slow] * slow + extra * (row.family == "external")
+
+
 PRINTED = [
-    pytest.param(variant, call, id=f"{variant}-{name}", marks=[pytest.mark.slow] * slow)
+    pytest.param(variant, call, id=f"{variant}-{name}", marks=marks)
     for variant in EXACT
-    for slow in [variant in COMPILED]
+    for marks in [marks_of(impls.own_rows()[variant])]
     for name, call in CALLS.items()
     if supported(variant, call)
 ]
