@@ -152,7 +152,7 @@ ROWS = [
         "onnxruntime", "ONNX Runtime's attention on a CPU", "onnxruntime:build", "onnxruntime",
         devices=("cpu",), dtypes=("float32", "float16"), phases=NO_GRADIENT,
         parameters=("scale", "softcap"), options={"op": "attention"},
-        requires=("onnx>=1.19", "onnxruntime>=1.32"), install="pip install 'attnbench[onnx]'",
+        cost="impls.external.cost:onnxruntime", requires=("onnx>=1.19", "onnxruntime>=1.32"),
         untried=False,
     ),
 ]  # fmt: skip

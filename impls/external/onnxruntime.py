@@ -17,7 +17,8 @@ neither. Its arena is off, so that memory is taken and given back as the run's a
 is seen: an arena keeps what a call took.
 
 Cost: 4 n m d FLOPs a head forward; op=attention holds all scores of a call, op=mha blocks of them,
-and the copies.
+and the copies. What it takes past torch's allocator is measured from 32 MiB on, and expected by the
+cost below that.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from impls.problem import Problem
 from impls.score_mask import sdpa_arguments
 from impls.spec import Unavailable
 
-REMEDY = "pip install 'attnbench[onnx]'"
+REMEDY = "pip install 'onnx>=1.19' 'onnxruntime>=1.32'"
 OPERATORS = {"attention": ("Attention", ""), "mha": ("MultiHeadAttention", "com.microsoft")}
 """By option, the operator and its domain."""
 OPSET, IR_VERSION = 23, 10
