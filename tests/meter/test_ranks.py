@@ -65,7 +65,7 @@ def sent(row, problem):
 def test_what_is_right_is_measured_and_says_what_each_rank_did(planted, row, more):
     problem = planted.problem(**{"mask": CAUSAL, **more})
     ceilings = {"flops": {"float32": 1e12}, "copy": {"1000000": 1e11}}
-    asked = {"ceilings": ceilings, "energy": True, "bits": row == "ulysses"}
+    asked = {"ceilings": ceilings, "energy": True, "bits_s": 0.3 * (row == "ulysses")}
     record = planted.measure(impls.table().find(f"{row}?world=2"), problem, **asked)
     assert (record.status, record.reason) == (Status.MEASURED, "")
     assert set(record.error) == set(ALL if problem.gradients else ALL[:1])
