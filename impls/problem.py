@@ -126,6 +126,11 @@ class Problem:
         return {name: value for name, value in values.items() if value is not None}
 
     @property
+    def settings(self) -> dict[str, float]:
+        """The numbers among its parameters, as keywords of a call."""
+        return {n: x for n, x in self.parameters.items() if not PARAMETERS[n].is_input}
+
+    @property
     def group(self) -> int:
         """Query heads to one key/value head."""
         return self.heads // self.kv_heads

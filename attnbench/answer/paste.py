@@ -14,7 +14,6 @@ from impls import Table, own_rows
 from impls.errors import CantBeDone
 from impls.masks import Mask
 from impls.operators import further
-from impls.problem import is_usual
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,18 +57,10 @@ def _options_of(p: Problem) -> list[tuple[str, ...]]:
 class CallDetails:
     """Demands of a call beside its problem."""
 
-    scale: float | None = None
-    """The factor of its scores, where that is not the problem's head_dim**-0.5."""
     dropout: float = 0.0
     returns: str = ""
     """A second value that it must return: ``lse``, the log-sum-exp of each row's scores, or
     ``weights``."""
-
-    @classmethod
-    def of(cls, problem: Problem, scale: float | None = None, **more: Any) -> CallDetails:
-        """Those of a call on this problem, with the scale that was passed to it."""
-        usual = scale is None or is_usual(scale, problem.head_dim)
-        return cls(None if usual else scale, **more)
 
 
 PLAIN = CallDetails()
@@ -82,12 +73,12 @@ def can_serve(row: Variant, details: CallDetails) -> str | None:
         return f"{row.label} returns the output alone, and the call needs the {words}"
     if details.dropout and not row.dropout:
         return f"{row.label} does no dropout, and the call drops {details.dropout:g} of the weights"
-    if details.scale is not None and row.computes == OWN:
-        return (
-            f"{row.label} computes {OWN}, which has no scores to scale, and the call scales them "
-            f"by {details.scale:.6g}"
-        )
     return None
+
+
+def beyond_torch(problem: Problem) -> list[str]:
+    """The problem's parameters that scaled_dot_product_attention hasn't."""
+    return [name for name in problem.parameters if name != "scale"]
 
 
 TRANSFORMERS = {
@@ -104,9 +95,12 @@ FILES = {"dense", "bias"}
 OF_A_BATCH = {"padding", "document"}
 
 
-def transformers_name(variant: str) -> str:
-    """The name that transformers itself has for a variant; empty where it has none."""
-    return TRANSFORMERS.get(variant, "")
+def transformers_name(variant: str, problems: Iterable[Problem] = ()) -> str:
+    """The name that transformers itself has for a variant; empty where it has none, or where its
+    own leaves out what the problems set.
+    """
+    left_out = variant == "sdpa" and any(map(beyond_torch, problems))
+    return "" if left_out else TRANSFORMERS.get(variant, "")
 
 
 def lines_for(variant: str, problems: Iterable[Problem]) -> list[str]:
@@ -141,17 +135,15 @@ def lines(
     """
     if details != PLAIN and can_serve(find_row(variant, tables), details) is not None:
         return []
-    settings = dict(problem.parameters)
-    if details.scale is not None:
-        settings["scale"] = details.scale
+    settings = problem.settings
     inputs = [*_inputs_by_name(variant, tables)]
-    inputs += [name for name, value in settings.items() if value is True]
-    more = [f"{name}={value!r}" for name, value in settings.items() if value is not True]
+    inputs += [name for name in problem.parameters if name not in settings]
+    more = [f"{name}={value!r}" for name, value in settings.items()]
     more += [f"{name}={name}" for name in inputs]
     more += [f"dropout_p={details.dropout!r}"] if details.dropout else []
     notes = ["dropout_p: 0.0 outside training"] if details.dropout else []
     backend = BACKENDS.get(variant.removeprefix("sdpa."), "") if variant != "sdpa" else ""
-    plain = not settings.keys() - {"scale"}
+    plain = not beyond_torch(problem)
     torchs = _mask_for_torch(problem) if plain and (backend or variant == "sdpa") else None
     mask, note = ("mask=mask", "") if any_mask else _mask_for_attnbench(problem)
     comment = "; ".join(filter(None, [note, *notes]))
@@ -211,11 +203,13 @@ def _inputs_by_name(variant: str, tables: Sequence[str]) -> tuple[str, ...]:
         return ()
 
 
-def in_transformers(variant: str, tables: Sequence[str] = ()) -> list[str]:
-    """Python by which all layers of a transformers model use this variant."""
+def in_transformers(
+    variant: str, tables: Sequence[str] = (), problems: Iterable[Problem] = ()
+) -> list[str]:
+    """Python by which all layers of a transformers model use this variant on these problems."""
     if _inputs_by_name(variant, tables):
         return []
-    if own := transformers_name(variant):
+    if own := transformers_name(variant, problems):
         return [f'model.set_attn_implementation("{own}")']
     start = ["import attnbench.models.transformers"]
     if "?" in variant or variant not in own_rows():
@@ -245,7 +239,7 @@ def pasted(choice: Choice) -> dict[str, Any]:
     if choice.ranking and choice.problem.level == "core":  # others have weights: a module
         name, tables = choice.ranking.winner.variant, tables_of(choice)
         parts["code"] = lines(name, choice.problem, tables=tables)
-        parts["transformers"] = in_transformers(name, tables)
+        parts["transformers"] = in_transformers(name, tables, [choice.problem])
     return parts
 
 

@@ -108,7 +108,7 @@ class Flex:
         self.alike = partial(build, graph=Graph(_flex_attention, lengths=True, options=ALONE))
         self._problem, self._block = problem, block
         self._kernel = {"BACKEND": backend} if backend else None
-        self._score = _score(problem)
+        self._score = score_mod(problem)
         may_see = problem.mask.flex_mask(problem.shape, problem.device)
         self._touched: Blocks | None = None
         self._plan: Any = None
@@ -150,7 +150,7 @@ class Flex:
         return f"FlexAttention visits {visited} of {all_} blocks of {self._block} ({share})"
 
 
-def _score(problem: Problem) -> Callable[..., Any] | None:
+def score_mod(problem: Problem) -> Callable[..., Any] | None:
     """A ``score_mod`` with the problem's soft cap and what its mask adds; None for neither."""
     added, cap = problem.mask.flex_score(problem.shape, problem.device), problem.softcap
     if cap is None:

@@ -266,8 +266,9 @@ def panels_of(contents: Contents) -> dict[str, dict[str, Any]]:
         about = _row(row) if row else {"facts": []}
         core = not row or row.level == "core"
         code = {n: "\n".join(lines(name, p)) for n, p in problems.get(name, {}).items() if core}
-        model = "\n".join(in_transformers(name)) if core and look.family != "parallel" else ""
-        panels[str(look.number)] = {**about, "code": code, "transformers": model}
+        own = problems.get(name, {}).values()
+        model = in_transformers(name, problems=own) if core and look.family != "parallel" else []
+        panels[str(look.number)] = {**about, "code": code, "transformers": "\n".join(model)}
     return panels
 
 
