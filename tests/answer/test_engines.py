@@ -127,6 +127,22 @@ def test_of_a_tie_the_one_that_is_advised_everywhere_is_it():
     assert in_engine("diffusers", [tied, tied]).takes == "sdpa"
 
 
+@pytest.mark.parametrize("engine", [*LINES, "transformers"])
+@pytest.mark.parametrize("settings", [{"softcap": 5.0}, {"sinks": True}])
+def test_a_cap_and_sinks_are_handed_over_by_transformers_alone(engine, settings):
+    capped = call({"sdpa": 1, "flex": 2}, **settings)
+    answer = in_engine(engine, [capped])
+    if engine == "transformers":
+        assert answer.lines[-1] == 'model.set_attn_implementation("attnbench:sdpa")'
+    else:
+        assert answer.lines == [] and answer.instead is None
+        refused = (
+            f"{engine} has no sdpa",
+            f"{engine} is not known to hand {next(iter(settings))} to sdpa",
+        )
+        assert answer.why.startswith(refused)
+
+
 def test_what_a_call_needs_beside_its_problem_counts():
     drops = call({"numpy": 1, "sdpa": 2}, details=CallDetails(dropout=0.1))
     assert in_engine("transformers", [drops]).takes == "sdpa"

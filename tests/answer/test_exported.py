@@ -37,6 +37,13 @@ def test_where_another_takes_over_is_found_between_the_lengths(tmp_path):
     assert start == pytest.approx(700, rel=0.03)
 
 
+def test_what_calls_set_makes_entries_of_their_own(tmp_path):
+    some = [made.record("matmul", made.problem(n, softcap=5.0, sinks=True), 1.0) for n in (64, 128)]
+    found = exported(tmp_path, [*made.lines(sdpa=1.0), *some]).entries
+    own = [(e.parameters, e.ranges[0].variant) for e in found]
+    assert own == [({}, "sdpa"), ({"softcap": 5.0, "sinks": True}, "matmul")]
+
+
 def test_what_a_call_can_t_say_is_left_out(tmp_path):
     windowed = made.lines(mask="window:64,0", sdpa=1.0)
     (entry,) = exported(tmp_path / "one", [*made.lines(("decode",), sdpa=1.0), *windowed]).entries

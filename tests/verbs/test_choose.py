@@ -261,10 +261,13 @@ def test_a_site_that_nobody_can_answer_stays_and_says_why(chooses, halved, tmp_p
 
 
 def test_a_program_s_lines_are_the_whole_call_and_one_for_the_model_only_where_all_of_it_gains(
-    chooses, halved, tmp_path
+    chooses, tmp_path
 ):
-    scaled = {"call": msgspec.structs.replace(FORM, scale=0.05)}
-    one = (problem(512, phase="train"), "transformers sdpa", 0.3, scaled)
+    phases, scaled = ("forward", "train"), {"scale": 0.05}
+    records = made.lines(phases, sdpa=2.0, matmul=1.0)
+    records += made.lines(phases, settings=scaled, sdpa=2.0, matmul=1.0)
+    halved = made.written(tmp_path / "run", records)
+    one = (problem(512, phase="train", **scaled), "transformers sdpa", 0.3, {})
     status, out, _ = chooses("--problems", captured(tmp_path, one), "--from", halved)
     assert status == 0 and "to use matmul in all layers of the model:" in out
     assert 'model.set_attn_implementation("eager")' in out
@@ -278,6 +281,19 @@ def test_a_program_s_lines_are_the_whole_call_and_one_for_the_model_only_where_a
     assert answer["whole_model"]["lines"] == []
     words = ("--problems", file, "--from", halved, "--json", "--for", "transformers")
     assert json.loads(chooses(*words)[1])["engine"]["why"] == answer["whole_model"]["why"]
+
+
+def test_a_soft_cap_and_sinks_are_said_and_in_the_lines_that_are_pasted(chooses, tmp_path):
+    both = {"softcap": 50.0, "sinks": True}
+    records = made.lines(("train",), settings=both, matmul=2.0, chunked=1.0)
+    run = made.written(tmp_path / "run", [*records, *made.lines(("train",), sdpa=0.1)])
+    written = {"call": msgspec.structs.replace(FORM, api="eager", kernel="written out")}
+    site = (problem(512, phase="train", **both), "transformers eager", 0.3, written)
+    status, out, _ = chooses("--problems", captured(tmp_path, site), "--from", run)
+    assert status == 0 and "d64 f32 causal train softcap 50 sinks, 30 % of a step" in out
+    assert 'out = attend(q, k, v, mask="causal", softcap=50.0, sinks=sinks)' in out
+    assert "to use chunked in all layers" in out and '("attnbench:chunked")' in out
+    assert "--softcap 50 --sinks" in out and "scaled_dot_product_attention" not in out
 
 
 @pytest.mark.parametrize("via", ["sdpa", "transformers sdpa"])

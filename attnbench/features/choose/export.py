@@ -131,6 +131,7 @@ def _entry(row: Sequence[tuple[Problem, Ranking]], queries: Any) -> DispatchEntr
             Range(start, last, queries, name)
             for (start, name), last in zip(starts, ends_at, strict=True)
         ),
+        parameters=first.parameters,
         **{name: getattr(first, name) for name in alike},
     )
 
