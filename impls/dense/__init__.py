@@ -38,7 +38,7 @@ ROWS = [
     ),
     _row(
         "matmul.prescale", "broadcasting matmul, queries scaled before",
-        "matmul:build_prescale", "two_matrices_prescale", dropout=True,
+        "matmul:build_prescale", "two_matrices_prescale", dropout=True, parameters=_ALL,
     ),
     _row(
         "inplace", "one matrix of scores, overwritten by its softmax", "inplace:build",

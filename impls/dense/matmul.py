@@ -38,8 +38,12 @@ def build_prescale(problem: Problem, dropout: float = 0.0) -> Attend:
     """Scale before."""
     mask = ScoreMask(problem)
 
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        weights_bcrm = mask.add_((grouped(q_bhnd, problem) * problem.scale) @ k_bcmd.mT).softmax(-1)
+    def attend(
+        q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None = None
+    ) -> Tensor:
+        scores_bcrm = mask.add_((grouped(q_bhnd, problem) * problem.scale) @ k_bcmd.mT)
+        weights_bcrm = weights(scores_bcrm, sinks, problem)
+        del scores_bcrm
         if dropout:
             weights_bcrm = torch.dropout(weights_bcrm, dropout, True)
         return mask.close(weights_bcrm @ v_bcme)

@@ -221,24 +221,35 @@ def test_a_word_that_means_something_is_refused_by_its_name(asked, sentence):
         call(**asked)
 
 
-FULL = ("einsum", "matmul", "chunked", "online", "window.blocked")
+FULL = ("einsum", "matmul", "matmul.prescale", "chunked", "online", "window.blocked")
+COMPILED = pytest.param("flex", marks=pytest.mark.slow)
+"""It has no backward on a CPU."""
 
 
 @pytest.mark.parametrize("pad", ["none", "left"])
-@pytest.mark.parametrize("variant", [*FULL, "sdpa"])
+@pytest.mark.parametrize("variant", [*FULL, "sdpa", COMPILED])
 def test_sinks_of_gpt_oss_are_served(variant, pad):
     model = made("gpt_oss")
     with torch.no_grad():
         for name, sinks in model.named_parameters():
             if "sinks" in name:
                 sinks.normal_(generator=torch.Generator().manual_seed(1))
-    same(model, f"attnbench:{variant}", asked(model, pad), (forward, gradients, tokens))
+    asks = (forward, tokens) if variant == "flex" else (forward, gradients, tokens)
+    same(model, f"attnbench:{variant}", asked(model, pad), asks)
 
 
 @pytest.mark.parametrize("pad", ["none", "left"])
-@pytest.mark.parametrize("variant", FULL)
+@pytest.mark.parametrize("variant", [*FULL, COMPILED])
 def test_the_soft_cap_and_the_scale_of_gemma_2_are_served(variant, pad):
     model = made("gemma2", attn_logit_softcapping=2.0, query_pre_attn_scalar=9)
+    asks = (forward, tokens) if pad == "left" or variant == "flex" else (forward, gradients, tokens)
+    same(model, f"attnbench:{variant}", asked(model, pad), asks)
+
+
+@pytest.mark.parametrize("pad", ["none", "left"])
+@pytest.mark.parametrize("variant", [*FULL[:-1], "sdpa"])
+def test_the_attention_of_qwen3_next_is_served_beside_its_delta_rule(variant, pad):
+    model = made("qwen3_next", layer_types=["linear_attention", "full_attention"])
     asks = (forward, tokens) if pad == "left" else (forward, gradients, tokens)
     same(model, f"attnbench:{variant}", asked(model, pad), asks)
 
