@@ -211,6 +211,7 @@ REFUSED = [
     ({"cu_seq_lens_q": torch.tensor([0, 2, 6])}, "cu_seq_lens_q says that sequences are packed"),
     ({"seq_idx": torch.tensor([[0, 0, 1, 1]])}, "seq_idx says that sequences are packed"),
     ({"sliding_window": 4}, "sliding_window=4 over 6 keys came without a mask"),
+    ({"indices": torch.zeros(6, 3).long()}, "indices are not .batch, q_len, picked keys."),
     ({"mask": object()}, "the mask is a object, not a tensor"),
 ]
 
@@ -282,6 +283,15 @@ def test_words_that_ask_nothing_change_nothing():
     assert torch.equal(*outs)
     mask, packed = torch.ones(2, 1, 6, 6).bool(), torch.tensor([0, 2, 6])
     assert call(mask=mask, cu_seq_lens_q=packed, sliding_window=2).shape == (2, 6, 4, 8)
+
+
+@pytest.mark.parametrize("variant", ["einsum", "chunked", "sdpa"])
+@pytest.mark.parametrize("kind", ["deepseek_v32", "glm_moe_dsa"])
+def test_keys_that_an_indexer_picks_are_the_mask(kind, variant):
+    model = made(kind)
+    assert model.config.index_topk < asked(model)["input_ids"].shape[1]
+    for pad, asks in (("none", (forward, gradients, tokens)), ("left", (forward, tokens))):
+        same(model, f"attnbench:{variant}", asked(model, pad), asks)
 
 
 def test_queries_that_all_sequences_share_are_those_of_each():
