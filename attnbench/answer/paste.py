@@ -48,9 +48,14 @@ def _options_of(p: Problem) -> list[tuple[str, ...]]:
     options += [("--dtype", p.dtype), ("--mask", p.mask), ("--phase", p.phase)]
     options += [("--inputs", p.inputs)] if p.inputs != "normal" else []
     for name, value in p.parameters.items():
-        options += [(f"--{name}",) if value is True else (f"--{name}", f"{value:g}")]
+        options += [(f"--{name}",) if value is True else (f"--{name}", _digits(value))]
     options += [("--device", p.device)]
     return [tuple(map(str, option)) for option in options]
+
+
+def _digits(number: float) -> str:
+    """All of its digits, so that the problem is the same."""
+    return str(number).removesuffix(".0")
 
 
 @dataclass(frozen=True)

@@ -195,7 +195,7 @@ class Dispatch:
     ) -> Tensor:
         """Attention, by whichever variant the table has for this call."""
         attend, inputs = None, {} if sinks is None else {"sinks": sinks}
-        rest = TORCHS if sinks is softcap is None else PLAIN_FORM
+        rest = TORCHS if sinks is None and softcap is None else PLAIN_FORM
         if not getattr(self._inside, "a_variant", False):
             tensors = (query, key, value, *inputs.values())
             if (why := _unusual(tensors, attn_mask, dropout_p)) is not None:
@@ -220,8 +220,8 @@ class Dispatch:
             finally:
                 self._inside.a_variant = False
         if rest == PLAIN_FORM:
-            call = query, key, value, attn_mask, scale, is_causal, dropout_p
-            out: Tensor = plain()(*call, softcap=softcap, **inputs)
+            more: Any = {"scale": scale, "dropout_p": dropout_p, "softcap": softcap, **inputs}
+            out: Tensor = plain()(query, key, value, attn_mask, is_causal=is_causal, **more)
             return out
         return torch_sdpa(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa

@@ -213,7 +213,7 @@ class Taking(msgspec.Struct, frozen=True):
         by_name = not self.by_model and OF_DATA.isdisjoint(mask.kinds)
 
         def attend(q: Tensor, k: Tensor, v: Tensor, tensor: Tensor | None, **more: Tensor) -> Any:
-            how = {"dropout_p": form.dropout, **settings, **more}
+            how: Any = {"dropout_p": form.dropout, **settings, **more}
             if by_name or tensor is None:
                 return function(q, k, v, mask=mask, **how)
             return function(q, k, v, tensor, is_causal=form.is_causal, **how)

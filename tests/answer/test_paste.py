@@ -145,6 +145,10 @@ def test_a_problem_is_said_whole_or_beside_what_is_the_default():
     words = "--seq 24 --batch 1 --heads 6 --kv-heads 2 --head-dim 64 --v-head-dim 32"
     rest = "--dtype float32 --mask causal --phase decode --inputs peaky --device cpu"
     assert " ".join(command_words(p)) == f"{words} {rest}"
+    third = problem(24, scale=1 / 3, softcap=50.0, sinks=True)
+    assert command_words(third, whole=False)[2:] == [
+        "--scale", str(1 / 3), "--softcap", "50", "--sinks",
+    ]  # fmt: skip
     cross = problem(24, q_len=7, batch=3)
     assert command_words(cross, whole=False) == ["--seq", "7x24", "--batch", "3"]
     (default,) = problems(one_problem("cpu"))
