@@ -18,6 +18,7 @@ from attnbench.models.capture.calls import SeenCalls, Site
 from attnbench.sweep.start import as_recorded
 from impls.errors import CantBeDone
 from impls.masks import Mask
+from impls.problem import setting_words
 from tests.calling import told
 from tests.core.tuned_lines import keep
 from tests.core.tuned_lines import line as tuned_line
@@ -283,17 +284,26 @@ def test_a_program_s_lines_are_the_whole_call_and_one_for_the_model_only_where_a
     assert json.loads(chooses(*words)[1])["engine"]["why"] == answer["whole_model"]["why"]
 
 
-def test_a_soft_cap_and_sinks_are_said_and_in_the_lines_that_are_pasted(chooses, tmp_path):
-    both = {"softcap": 50.0, "sinks": True}
-    records = made.lines(("train",), settings=both, matmul=2.0, chunked=1.0)
+@pytest.mark.parametrize(
+    ("both", "best", "words"),
+    [
+        ({"softcap": 50.0, "sinks": True}, "chunked", "softcap=50.0, sinks=sinks"),
+        ({"sinks": True}, "sdpa", "sinks=sinks"),
+    ],
+)
+def test_a_soft_cap_and_sinks_are_said_and_in_the_lines_that_are_pasted(
+    chooses, tmp_path, both, best, words
+):
+    records = made.lines(("train",), settings=both, **{"matmul": 2.0, best: 1.0})
     run = made.written(tmp_path / "run", [*records, *made.lines(("train",), sdpa=0.1)])
     written = {"call": msgspec.structs.replace(FORM, api="eager", kernel="written out")}
     site = (problem(512, phase="train", **both), "transformers eager", 0.3, written)
     status, out, _ = chooses("--problems", captured(tmp_path, site), "--from", run)
-    assert status == 0 and "d64 f32 causal train softcap 50 sinks, 30 % of a step" in out
-    assert 'out = attend(q, k, v, mask="causal", softcap=50.0, sinks=sinks)' in out
-    assert "to use chunked in all layers" in out and '("attnbench:chunked")' in out
-    assert "--softcap 50 --sinks" in out and "scaled_dot_product_attention" not in out
+    assert status == 0 and f"causal train {' '.join(setting_words(both))}, 30 % of a step" in out
+    assert f'out = attend(q, k, v, mask="causal", {words})' in out
+    assert f"to use {best} in all layers" in out and f'("attnbench:{best}")' in out
+    assert "--sinks --device" in out and "scaled_dot_product_attention" not in out
+    assert ("--softcap 50 " in out) == ("softcap" in both)
 
 
 @pytest.mark.parametrize("via", ["sdpa", "transformers sdpa"])
