@@ -15,7 +15,7 @@ SEEN = TensorForm((24, 24), (24, 1), "bool")
 SETTINGS = {
     "products": {"scale": 0.3, "softcap": 2.0, "sinks": True},
     "eager": {"softcap": 2.0, "sinks": True},
-    "flex": {"scale": 0.3, "softcap": 2.0},
+    "flex": {"scale": 0.3, "softcap": 2.0, "sinks": True},
     "sdpa": {"scale": 0.3},
 }
 
