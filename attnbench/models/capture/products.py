@@ -148,6 +148,11 @@ def _record(weights: Weights, after: Product, out: Tensor, end: Any) -> bool:
         mask = fewest(mask.unflatten(0, (-1, heads))) if by_head else mask.expand(1, -1, -1, -1)
     if sinks is not None:
         sinks = of_a_head(sinks.unflatten(0, (-1, heads)) if heads else sinks)
+        if sinks.dim() == 2:  # no batch, but groups and their heads
+            q, k, v = (x.flatten(0, 1)[None] for x in (q, k, v))
+            if mask is not None and mask.shape[:2] != (1, 1):
+                mask = fewest(mask.expand(*sinks.shape, -1, -1).flatten(0, 1)[None])
+            sinks = sinks.flatten()
     if look and place.note is None:
         place.dropout, place.note = read_weights(beside.detach(), used.detach(), product)
     words = product.name, q, k, v, mask, False, read.scale, place.dropout
