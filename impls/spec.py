@@ -24,6 +24,12 @@ A row of ``ranks`` runs over as many processes as its option ``world`` says: ``b
 **options) -> attend`` of one rank's share, the options without ``world``; ``ranks`` are the others
 (:mod:`impls.parallel.ranks`). Its ``shares`` say which tokens each rank holds.
 
+An ``attend`` that selects keys by what they hold says which, with ``select(q, k) -> picks``
+[batch, heads that select, q_len, t]: numbers of keys, or of blocks of keys, and -1 for none. Its
+definition then takes ``picks`` by name, and says by which scores they are judged
+(:mod:`attnbench.gate.selection`). Where the row names ``parts``, ``parts(q, k, v)`` gives a
+function of the same inputs for each; the last gives what ``attend`` does.
+
 An ``attend`` may say what ran, with ``note() -> str``. One that compiles may have
 ``alike(problem) -> attend``, for a problem that differs in batch, lengths and the numbers of its
 mask alone: all of those share what is compiled, where ``build`` compiles for its problem alone.
@@ -148,6 +154,9 @@ class Variant:
     swaps: tuple[str, ...] = ()
     """The attention operators of torch's in whose place ``build`` puts other kernels, for the whole
     process, until ``attend`` is dropped."""
+    parts: tuple[str, ...] = ()
+    """What a call is made of, in order, where each part can be timed apart: ``attend.parts`` gives
+    a function for each."""
     reuses_output: bool = False
     """A call may return the memory that an earlier call returned. In a model the output is copied,
     which its time does not count."""
@@ -166,7 +175,7 @@ class Variant:
             object.__setattr__(self, name, {d: tuple(v) for d, v in names.items()})
         if self.level != "core":
             object.__setattr__(self, "parameters", ())
-        for name in ("devices", "requires", "swaps", "parameters"):
+        for name in ("devices", "requires", "swaps", "parameters", "parts"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         self._check()
         object.__setattr__(self, "tunes", {n: _values(v) for n, v in self.tunes.items()})

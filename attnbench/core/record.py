@@ -172,6 +172,9 @@ class Distance(Part, frozen=True):
     cosine: float | None
     skill: Annotated[float, Meta(le=1)] | None
     """One minus the distance over that of ``mean_v``: 0 ignores the scores, 1 is exact."""
+    kept: float | None = None
+    """The share of softmax's weight that lies on the keys a variant selects; None of one that
+    selects none."""
 
 
 class Energy(Part, frozen=True):
@@ -259,6 +262,8 @@ class Record(Part, frozen=True):
     computes: Literal["", Computes] = ""
     options: dict[str, Any] = {}
     time: Time | None = None
+    parts: Mapping[str, Amount] = {}
+    """Seconds of each part of a call that its row names, timed apart."""
     memory: Memory | None = None
     error: dict[Annotated[str, Meta(pattern="^(forward|d.+)$")], Error] | None = None
     """From what the variant says it computes: ``forward``, and ``dNAME`` for each gradient."""

@@ -27,6 +27,7 @@ from attnbench.gate.reference import (
     gradient_axes,
     wide,
 )
+from attnbench.gate.selection import OnPicks
 
 ROWS_AGAIN = 16
 """How many rows of another set of inputs are compared with a variant's own definition."""
@@ -97,7 +98,7 @@ def gate(
         if define is not None:
             verdict.second = _on_another_set(judged, call, reference, define)
             if judged.mean is not None:
-                verdict.distance = _distance(judged, judged.mean, verdict.truth[0])
+                verdict.distance = _distance(judged, judged.mean, verdict.truth[0], define)
         hygiene.check_nothing_left(threads)
     except Wrong as wrong:
         verdict.reason = str(wrong)
@@ -180,13 +181,13 @@ def _on_another_set(
     return list(tensors.values())
 
 
-def _distance(judged: Judged, mean: Tensor, out: Tensor) -> Distance:
-    want = judged.softmax.want["forward"]
-    far = compare(out[:, :, judged.softmax.rows], want)
+def _distance(judged: Judged, mean: Tensor, out: Tensor, define: Defines) -> Distance:
+    want, rows = judged.softmax.want["forward"], judged.softmax.rows
+    far = compare(out[:, :, rows], want)
     trivial = compare(mean, want).relative
     skill = None  # where the mean is the answer there is none
     if far.relative is not None and trivial and trivial > budget.EPSILON[judged.problem.dtype]:
         skill = 1.0 - far.relative / trivial
-    return Distance(
-        relative=far.relative, max=far.max, worst_row=far.worst_row, cosine=far.cosine, skill=skill
-    )
+    kept = define.kept(judged.inputs, rows) if isinstance(define, OnPicks) else None
+    measures = {n: getattr(far, n) for n in ("relative", "max", "worst_row", "cosine")}
+    return Distance(**measures, skill=skill, kept=kept)

@@ -29,7 +29,7 @@ from attnbench.gate.hygiene import (
     check_inputs_kept,
     check_no_input,
 )
-from attnbench.gate.inputs import CHANGED, Call, Inputs, as_rows, make
+from attnbench.gate.inputs import CHANGED, KEY_TOKENS, Call, Inputs, as_rows, make
 from attnbench.gate.oracle import sample_rows
 from attnbench.gate.reference import Tensors
 from impls.operators import CROSSED, TensorSpec
@@ -59,7 +59,7 @@ def probe(call: Call, out: Tensor, inputs: Inputs, seed: int, pages: Pages, *, e
     base = out.detach().clone()
     check_inputs_kept(call, inputs)
     draw = np.random.default_rng(seed)
-    units = problem.batch, problem.kv_heads if problem.level == "core" else 1
+    units = problem.batch, problem.kv_heads if _by_heads(call.leaves) else 1
     keys = [int(draw.integers(problem.kv_len)), 0, problem.kv_len - 1]
     rows = [int(draw.integers(problem.q_len)), problem.q_len - 1]
     gradients: list[tuple[Deal, Tensors]] = []
@@ -70,6 +70,12 @@ def probe(call: Call, out: Tensor, inputs: Inputs, seed: int, pages: Pages, *, e
         _check_keys(call, base, inputs, deal, exact=exact)
     for deal, tensors in gradients:
         _check_rows(problem, tensors, deal, exact=exact)
+
+
+def _by_heads(inputs: Inputs) -> bool:
+    """Whether each head has keys of its own in every input; none of a layer's has."""
+    of_keys = (spec.axes for spec in inputs.specs.values() if {*KEY_TOKENS} & {*spec.axes})
+    return all({"heads", "kv_heads"} & {*axes} for axes in of_keys)
 
 
 @dataclass(frozen=True)

@@ -206,6 +206,12 @@ def sample_rows(q_len: int, count: int, seed: int) -> Tensor:
     return torch.cat([edges, few]).unique()
 
 
+def softmax_weights(problem: Problem, q: Tensor, k: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The weights of some rows on all keys, and which rows see none."""
+    scores, blind = _scores(problem, q, k, rows)
+    return scores.softmax(-1), blind
+
+
 def softmax_define(problem: Problem) -> Define:
     """The output of some rows, differentiable."""
 

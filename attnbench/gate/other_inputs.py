@@ -80,9 +80,9 @@ class OtherInputs:
         for shared in self._all_judged(short, seed):
             judged = shared.of(row.operator)
             reference = judged.softmax
-            if define is not None:
-                reference = defined(judged.problem, judged.inputs, reference, define)
             try:
+                if define is not None:
+                    reference = defined(judged.problem, judged.inputs, reference, define)
                 call = Call(judged.problem, attend, judged.inputs)
                 check_values(judged, call, results(call, reference.dout), reference)
             except Wrong as wrong:

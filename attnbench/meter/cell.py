@@ -35,6 +35,7 @@ from attnbench.meter.determinism import try_determinism
 from attnbench.meter.endings import NOTE, Implausible, NotReady, refused
 from attnbench.meter.energy import counter_for, measure_energy
 from attnbench.meter.memory import check_room, growth, observe
+from attnbench.meter.parts import time_parts
 from attnbench.meter.ranks import (
     RanksClock,
     Together,
@@ -98,9 +99,12 @@ def metered(ready: Ready, record: Record, spent: TimeSpent) -> Record:
     with spent.on("audit"):
         least = _check_not_too_fast(ready, time)
         watch.check(ready.shared)
+    with spent.on("parts"):
+        parts = time_parts(ready, job.budget_s / 2)
     backend = chosen(job.variant, problem.device, view.ran)
     record = record.with_(
         time=time,
+        parts=parts,
         memory=view.memory,
         kernels=view.kernels,
         setup_s=spent.seconds["setup"] + max(0.0, ready.first_s - time.median_s),
@@ -365,7 +369,7 @@ class Bench:
         with spent.on("warmup"):
             first_s = _first_call(problem, attend, judged)
         with spent.on("gate"):
-            define = define_of(variant, problem)
+            define = define_of(variant, problem, attend)
             verdict = gate(
                 judged,
                 attend,
@@ -398,7 +402,8 @@ def _built(variant: Variant, problem: Problem) -> tuple[Attend, Defines | None]:
     """A variant and its own definition, for another problem; raises Unsupported."""
     if (refusal := variant.supports(problem)) is not None:
         raise Unsupported(refusal)
-    return attend_of(variant, problem), define_of(variant, problem)
+    attend = attend_of(variant, problem)
+    return attend, define_of(variant, problem, attend)
 
 
 def _first_call(problem: Problem, attend: Attend, judged: Judged) -> float:

@@ -93,7 +93,7 @@ def _look(job: Job, max_time_s: float, expected: int, spent: TimeSpent) -> dict[
         with spent.on("memory"):
             view = memory.observe(problem, attend, fresh.inputs, dout, expected or None, rise)
     with spent.on("checking"):
-        define = define_of(variant, problem)
+        define = define_of(variant, problem, attend)
         truth = expected_of(problem, fresh.inputs, rows, dout, define, job.seed)
         check_rows(problem, results, truth)
         if view is not None:

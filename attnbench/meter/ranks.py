@@ -25,10 +25,12 @@ from attnbench.core.settings import Settings
 from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import Attend, Inputs
 from attnbench.gate.reference import Defines
+from attnbench.gate.selection import judged_by
 from attnbench.meter.clocks import Clock
 from attnbench.meter.memory import HIGH_WATER, SURE, Observed
 from impls.loading import load_function
 from impls.operators import OUTPUT, OUTPUT_AXES, QKV, size
+from impls.operators import inputs as inputs_of
 from impls.problem import Problem
 from impls.spec import Unavailable, Unsupported, Variant
 
@@ -365,12 +367,14 @@ def attend_of(variant: Variant, problem: Problem) -> Attend:
     return attend
 
 
-def define_of(variant: Variant, problem: Problem) -> Defines | None:
-    """Its own definition; None of what computes exact softmax."""
+def define_of(variant: Variant, problem: Problem, attend: Attend) -> Defines | None:
+    """Its own definition, on what ``attend`` selects if it does; None of what computes exact
+    softmax.
+    """
     if variant.definition is None:
         return None
     define: Defines = load_function(variant.definition)(problem, **variant.chosen)
-    return define
+    return judged_by(problem, define, attend, inputs_of(variant.operator, problem))
 
 
 def note_of(attend: Attend) -> str:

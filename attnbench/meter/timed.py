@@ -105,6 +105,10 @@ class Repeated:
         """Put other values in place."""
         raise NotImplementedError
 
+    def settle(self) -> None:
+        """Let go of the last result."""
+        self._out, self._gradients = None, ()
+
     def run(self) -> object:
         """What the clock sees."""
         if self.problem.phase != "backward":

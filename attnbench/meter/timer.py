@@ -218,7 +218,7 @@ def warm_up(timed: Repeated, clock: Clock, budget_s: float) -> tuple[float, list
 
 
 def measure_time(
-    timed: Timed,
+    timed: Repeated,
     clock: Clock,
     budget_s: float,
     flags: list[str],

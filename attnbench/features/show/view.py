@@ -123,6 +123,7 @@ def show_variant(row: Variant, mathematics: str, reason: str | None, remedy: str
         "head_dim": f"{row.head_dims[0]} to {row.head_dims[1]}" if row.head_dims else "",
         "options": ", ".join(f"{k}={v}" for k, v in options.items()),
         "can be tuned": ", ".join(sorted(row.tunable)),
+        "timed in parts": ", ".join(row.parts),
         "core": f"{row.core.label}: {row.core.title}" if row.core else "",
         "requires": ", ".join(row.requires),
         "paper": row.paper,
