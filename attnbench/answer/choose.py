@@ -260,6 +260,7 @@ def _judge(label: str, evidence: VariantRecords, wants: Wants) -> Candidate | Ex
         memory_bytes=None if memory is None else round(memory.value),
         error=error,
         skill=near.distance.skill if near.distance and computes != EXACT else None,
+        kept=near.distance.kept if near.distance else None,
         setup_s=near.setup_s,
         flags=tuple(evidence.own.time.doubts) if evidence.own and evidence.own.time else (),
     )

@@ -13,6 +13,7 @@ from attnbench.answer.ranking import EXACT
 from attnbench.core import format
 from attnbench.core.format import duration, first_few, ms, ratio, size
 from attnbench.report import tidy
+from attnbench.report.sentences import kept
 from attnbench.report.tables import FAINT, GOOD, Styled, Table, columns, console
 from attnbench.report.tables import show as show_table
 
@@ -71,6 +72,7 @@ def _beside(choice: Choice, ranking: Ranking) -> Iterator[str]:
         yield f"setup: {duration(w.setup_s)}"
     if w.error is not None:
         fidelity = "" if w.skill is None else f"; {format.percent(w.skill)} fidelity to softmax"
+        fidelity += "" if w.kept is None else f", {kept(w.kept)}"
         where = "" if w.measured else ", at the worst where it was checked: not on this problem"
         yield f"error to exact softmax: {w.error:.1e}{fidelity}{where}"
     if choice.unknown:

@@ -19,7 +19,7 @@ from attnbench.answer.standings import Standing
 from attnbench.core.format import first_few, mib, ms, percent, ratio, short
 from attnbench.core.record import FINDINGS, Record, Status
 from attnbench.report.scenes import ReportRun, Scene, machine_line, not_advised, scenes
-from attnbench.report.sentences import beside, distinct_words, only
+from attnbench.report.sentences import beside, distinct_words, only, parts
 from attnbench.report.tables import (
     BAD,
     BEST,
@@ -276,6 +276,8 @@ def _footnotes(records: Sequence[Record]) -> Iterator[str]:
     for record in records:
         flags, doubts = (record.time.flags, record.time.doubts) if record.time else ((), ())
         remarks = [(f"{'! ' * (flag in doubts)}{flag.split(':')[0]}: ", "") for flag in flags]
+        if made_of := parts(record):
+            remarks.append(("", f": {made_of}"))
         d, energy = record.determinism, record.energy
         if d is not None and False in (d.repeats, d.batch, d.place):
             remarks.append(("", f": {d.words()}"))
