@@ -33,8 +33,12 @@ AXES = (
     "head_dim",
     "v_head_dim",
     "width",
+    "index_heads",
+    "index_dim",
 )
-"""``tokens`` are a layer's own: its queries where a context has the keys, else all it can see."""
+"""``tokens`` are a layer's own: its queries where a context has the keys, else all it can see.
+``index_heads`` and ``index_dim`` are an indexer's: half as many heads as ``heads``, as wide.
+"""
 DRAWS = ("normal", "unit", "log decay", "rate")
 """Standard normal; that divided by its length; the logarithm of a share that is kept; a share
 between 0 and 1.
@@ -191,6 +195,23 @@ BETA = _gate("rate", least=0.0, most=2.0)
 DT = _gate("rate", least=0.0)
 
 
+_branch = TensorSpec(("batch", "heads", "q_len"), "rate", keyword=True)
+NSA = {**QKV, "g_cmp": _branch, "g_slc": _branch, "g_swa": _branch}
+"""With how much of each branch a query's head takes."""
+
+
+def _index(*axes: str) -> TensorSpec:
+    """An indexer's, which is trained by a loss of its own."""
+    return TensorSpec(("batch", *axes), gradient=False, keyword=True)
+
+
+DSA = {
+    **QKV,
+    "iq": _index("q_len", "index_heads", "index_dim"),
+    "ik": _index("kv_len", "index_dim"),
+    "iw": _index("q_len", "index_heads"),
+}
+"""With the queries, keys and weights of the indexer that selects."""
 SINKS = {"sinks": TensorSpec(("heads",), keyword=True)}
 OPERATORS = {
     operator.name: operator
@@ -205,6 +226,8 @@ OPERATORS = {
         _recurrent("ssd", g=DECAY, dt=DT),
         _recurrent("gated_delta", "unit", "heads", g=DECAY, beta=BETA),
         _recurrent("kda", "unit", "heads", g=DECAYS, beta=BETA),
+        Operator("nsa", "its own operator", NSA, ("scale",), signs=(_ON_VALUES,)),
+        Operator("dsa", "softmax on its own pattern", DSA, ("scale",), signs=(_ON_VALUES,)),
     )
 }
 

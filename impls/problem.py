@@ -131,6 +131,16 @@ class Problem:
         return self.heads // self.kv_heads
 
     @property
+    def index_heads(self) -> int:
+        """Heads of an indexer that selects keys: half as many as query heads, at least one."""
+        return max(1, self.heads // 2)
+
+    @property
+    def index_dim(self) -> int:
+        """Channels of each of them."""
+        return self.head_dim
+
+    @property
     def item_bytes(self) -> int:
         """Bytes of one number."""
         return ITEM_BYTES[self.dtype]
