@@ -43,6 +43,7 @@ def _problem(mask: str = "none", **changes: Any) -> Problem:
 
 PLAIN, TRAIN = _problem(), _problem("causal", phase="train")
 CAUSAL, WINDOW = _problem("causal"), _problem("window:3,2")
+TIED = _problem("causal", inputs="equal_keys", q_len=256, kv_len=256)
 CROSS, ODD, LONG = _problem("causal", q_len=9), _problem(kv_len=33), _problem(q_len=80, kv_len=80)
 BROAD = _problem(heads=8, kv_heads=8, q_len=256, kv_len=256)
 """Large enough that computing takes longer than finding what was computed before."""
@@ -62,6 +63,13 @@ MEASURED, IMPLAUSIBLE, CRASHED = (
 )
 HUNGRY = {**MEASURED, "shows": ("memory.peak_bytes", 90 << 20)}
 SLOW = {**MEASURED, "shows": ("time.median_s", 0.02)}
+SELECTS: dict[str, Any] = {
+    "row": {
+        "operator": "softmax on its own pattern",
+        "definition": "impls.sparse.moba:definition",
+        "options": {"block": 4, "top": 3},
+    }
+}
 LATE_END = {"status": Status.TIMED_OUT, "limit_s": 4.0}
 
 FAULTS: dict[str, list[tuple[Any, ...]]] = {
@@ -87,6 +95,17 @@ FAULTS: dict[str, list[tuple[Any, ...]]] = {
     ],
     "every kind": [
         ("right on ordinary inputs alone", "overflows", "^peaky: .* not finite", PLAIN, MEASURED),
+    ],
+    "selections": [
+        ("the later of blocks that tie", "picks_later", "^$", TIED, {**MEASURED, **SELECTS}),
+        (
+            "the blocks it likes least, attended rightly",
+            "picks_least",
+            "picks block \\d, .* and leaves out block",
+            CAUSAL,
+            SELECTS,
+        ),
+        ("blocks it did not say, attended rightly", "picks_untold", OFF, CAUSAL, SELECTS),
     ],
     "gradients": [
         ("a wrong gradient with a right output", "scaled", "of dk is 0.01", TRAIN),
@@ -175,7 +194,7 @@ FAULTS: dict[str, list[tuple[Any, ...]]] = {
     ],
 }
 """By kind: the deed, the name of its code, and the reason for its refusal; then, where they are not
-the usual ones, its problem and more of the :class:`Plant`."""
+the usual ones, its problem and more of the :class:`Plant`, ``row`` being more of its row."""
 
 PLANTED = "attnbench.gate.plant_code"
 """The module that holds their code, which the audit takes for a variant's."""
@@ -189,10 +208,10 @@ def _plant(
     problem: Problem = PLAIN,
     more: Mapping[str, Any] = MappingProxyType({}),
 ) -> Plant:
-    build = f"{PLANTED}:build_{name}"
-    devices = (problem.device,)
-    row = Variant(f"planted.{name}", deed, "planted", "softmax", build, devices=devices)
-    return Plant(deed, kind, row, problem, said=said, **more)
+    about = {"operator": "softmax", "devices": (problem.device,), **more.get("row", {})}
+    row = Variant(f"planted.{name}", deed, "planted", build=f"{PLANTED}:build_{name}", **about)
+    rest = {key: value for key, value in more.items() if key != "row"}
+    return Plant(deed, kind, row, problem, said=said, **rest)
 
 
 PLANTS = tuple(_plant(kind, *fault) for kind, faults in FAULTS.items() for fault in faults)

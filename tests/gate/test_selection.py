@@ -8,9 +8,11 @@ import torch
 
 from attnbench.gate.gate import gate
 from attnbench.gate.inputs import make
+from attnbench.gate.plants import PLANTED, PLANTS
 from attnbench.gate.reference import judge
 from attnbench.gate.selection import judged_by
 from impls import operators
+from impls.loading import load_function
 from tests.impls.small import TABLE, both_forms, problem
 
 MOBA, NSA, DSA = "moba?block=8&top=3", "nsa?block=8&top=4&window=5", "dsa?top=6"
@@ -157,3 +159,11 @@ def test_what_is_kept_is_the_weight_of_softmax_on_the_picks(label):
     assert abs(kept - sum(shares) / len(shares)) < 1e-12
     everything = verdict_of("moba?top=99", both_forms("moba?top=99", p)[0], p)
     assert abs(everything.distance.kept - 1) < 1e-12
+
+
+def test_the_plant_whose_picks_tie_with_others_does_pick_others():
+    (tied,) = (plant for plant in PLANTS if plant.row.name == "planted.picks_later")
+    q, k, _ = make(tied.problem, 0).qkv
+    builds = (f"{PLANTED}:build_picks_later", "impls.sparse.moba:build")
+    one, other = (load_function(b)(tied.problem, **tied.row.options).select(q, k) for b in builds)
+    assert not torch.equal(one.sort(-1).values, other.sort(-1).values)
