@@ -12,28 +12,35 @@ Causal by construction. The fast form takes chunks of ``chunk`` tokens. With D_i
 over j < u <= i), channel by channel in kda, L the part of b_i (k_i · D_ij k_j) below the diagonal
 and P that of q_i · D_ij k_j on and below it, the corrections follow from one triangular system,
 
-    (I + L) [W U] = b [k', v]    S' = (diag D - k''^T W) S + k''^T U    o = s (P U + (q' - P W) S)
+    (I + L) [W U] = b [k', v]    N = U - W S    o = s (q' S + P N)    S' = diag D S + k''^T N
 
 where ' is faded from the chunk's beginning, '' to its end, and D is what is kept over all of it.
 No D is a quotient: one a head is the exponential of a difference of sums in float64, and those of
 channels come from halving the chunk (:mod:`impls.linear.halving`). Chunks have at most 16 d tokens.
 Half precisions are computed in float32.
 
-Cost: 6 d e FLOPs a token and head of values; the chunks do l (d + e) + 2 l (2 d + e) +
-4 d (d + e) instead. Memory: three matrices of l numbers a token, and the chunks' d x (d + e).
+Cost: 6 d e FLOPs a token and head of values; the chunks do l (5 d + 3 e) besides. Memory: three
+matrices of l numbers a token, and d e for each chunk.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from impls.heads import Attend, Define
-from impls.linear.decay import LONGEST, Recurrent, states_of
+from impls.linear.corrected import Chunks, corrections, walk
+from impls.linear.decay import LONGEST, Recurrent
 from impls.linear.halving import Halved
 from impls.linear.unrolled import unrolled
 from impls.problem import Problem
+
+STRETCH = 1 << 14
+"""Tokens of all heads that are done at a time on a CPU."""
 
 
 class GatedDelta(Recurrent):
@@ -52,14 +59,31 @@ class GatedDelta(Recurrent):
         self, q_bcnd: Tensor, k_bcmd: Tensor, v_bhme: Tensor, first_bhde: Tensor | None,
         *gates: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """The output of every token and the state after them, from one before them."""
-        q_bhnd, k_bhmd = self.of_values(q_bcnd), self.of_values(k_bcmd)
-        g_bhm, b_bhm = gates
-        return self._after(q_bhnd, k_bhmd, v_bhme, g_bhm, b_bhm, first_bhde)
+        """The output of every token and the state after them, from one before them; a stretch that
+        fits the cache at a time.
+        """
+        outs, state = [], self.start(v_bhme, first_bhde)
+        for q, k, v, *of_tokens in self.stretches(q_bcnd, k_bcmd, v_bhme, *gates):
+            out, state = self._after(self.of_values(q), self.of_values(k), v, state, *of_tokens)
+            outs.append(out)
+        return torch.cat(outs, 2) if len(outs) > 1 else outs[0], state
 
     def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
         """The output of every token."""
         return self.from_state(q_bhnd, k_bcmd, v_bcme, None, *gates)[0]
+
+    def start(self, v_bhme: Tensor, first_bhde: Tensor | None) -> Tensor:
+        """The state before the first token."""
+        if first_bhde is not None:
+            return first_bhde.to(self.wide)
+        p = self.problem
+        return v_bhme.new_zeros(p.batch, p.heads, p.head_dim, p.v_head_dim, dtype=self.wide)
+
+    def stretches(self, *parts: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """Whole chunks of all that has tokens, as many as the processor's cache holds."""
+        size = STRETCH // (self.problem.batch * self.problem.heads * self.length)
+        size = max(size, 1) * self.length if self.problem.device == "cpu" else parts[0].shape[2]
+        return zip(*(x.split(max(size, 1), 2) for x in parts), strict=True)
 
     def of_values(self, x_bcnd: Tensor) -> Tensor:
         """Queries or keys repeated for the heads of values that share them."""
@@ -67,11 +91,12 @@ class GatedDelta(Recurrent):
 
     def remember(self, k_bcmd: Tensor, v_bcme: Tensor, **gates: Tensor) -> Tensor:
         """The state after these tokens."""
-        p, k_bhmd = self.problem, self.of_values(k_bcmd)
-        if k_bcmd.shape[2] == 0:
-            shape = (p.batch, p.heads, p.head_dim, p.v_head_dim)
-            return torch.zeros(shape, dtype=self.wide, device=k_bcmd.device)
-        return self._after(k_bhmd, k_bhmd, v_bcme, *self.gates(k_bcmd, gates))[1]
+        state, parts = self.start(v_bcme, None), self.gates(k_bcmd, gates)
+        for k, v, *of_tokens in self.stretches(k_bcmd, v_bcme, *parts):
+            if k.shape[2]:
+                k = self.of_values(k)
+                state = self._after(k, k, v, state, *of_tokens)[1]
+        return state
 
     def step(
         self, q_bhnd: Tensor, k_bcnd: Tensor, v_bcne: Tensor, memory: Tensor, **gates: Tensor
@@ -81,40 +106,38 @@ class GatedDelta(Recurrent):
         return super().step(q_bhnd, k_bcnd, v_bcne, memory, **gates)
 
     def _after(
-        self, q_bhnd: Tensor, k_bhmd: Tensor, v_bhme: Tensor, g_bhm: Tensor, b_bhm: Tensor,
-        first_bhde: Tensor | None = None,
+        self, q_bhnd: Tensor, k_bhmd: Tensor, v_bhme: Tensor, first_bhde: Tensor, g_bhm: Tensor,
+        b_bhm: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Within the chunks, and from the states at their beginnings; and the state at the end."""
+        """The output of some tokens, and the state after them, from the one before."""
         q_bhtld = self.keys(q_bhnd.to(self.wide) * self.problem.scale)
         k_bhtld, v_bhtle = (self.keys(x.to(self.wide)) for x in (k_bhmd, v_bhme))
         b_bhtlx = self.keys(b_bhm[..., None])
-        pairs = self._pairs(q_bhtld, k_bhtld, g_bhm)
-        scores_bhtll, overlaps_bhtll, q_faded, k_faded, k_left, whole_bhtdx = pairs
-        wu_bhtlx = torch.linalg.solve_triangular(
-            b_bhtlx * overlaps_bhtll, b_bhtlx * torch.cat((k_faded, v_bhtle), -1),
-            upper=False, unitriangular=True,
-        )  # fmt: skip
-        d = self.problem.head_dim
-        inside_bhtlx, moved_bhtdx = scores_bhtll @ wu_bhtlx, k_left.mT @ wu_bhtlx
-        eye = torch.eye(d, dtype=self.wide, device=q_bhnd.device)
-        added, decay = moved_bhtdx[..., d:], eye * whole_bhtdx - moved_bhtdx[..., :d]
-        states, last = states_of(added, decay, first_bhde)
-        out_bhtle = inside_bhtlx[..., d:] + (q_faded - inside_bhtlx[..., :d]) @ states
-        return self.back(out_bhtle)[:, :, : q_bhnd.shape[2]], last
+        pairs = self._pairs(q_bhtld, k_bhtld, b_bhtlx, g_bhm)
+        scores_bhtll, overlaps_bhtll, q_faded, write_bhtld, k_left, whole_bhtdx = pairs
+        wu_bhtlz = corrections(overlaps_bhtll, torch.cat((write_bhtld, b_bhtlx * v_bhtle), -1))
+        chunks = Chunks(q_faded, scores_bhtll, wu_bhtlz, k_left, whole_bhtdx)
+        out_bhtle, last_bhde = walk(chunks, first_bhde)
+        out_bhne = self.back(out_bhtle)[:, :, : q_bhnd.shape[2]]
+        return out_bhne, last_bhde
 
-    def _pairs(self, q_bhtld: Tensor, k_bhtld: Tensor, g_bhm: Tensor) -> tuple[Tensor, ...]:
-        """P, the products of keys, q', k', k'' and what a whole chunk keeps, [b, h, t, 1 | d, 1].
+    def _pairs(
+        self, q_bhtld: Tensor, k_bhtld: Tensor, b_bhtlx: Tensor, g_bhm: Tensor
+    ) -> tuple[Tensor, ...]:
+        """P, the products of keys, q', b k', k'' and what a whole chunk keeps, [b, h, t, 1 | d, 1].
 
         Of the products of keys only those below the diagonal are read.
         """
         sums_bhtl = self.keys(g_bhm).double().cumsum(-1)
-        between = (sums_bhtl[..., None] - sums_bhtl[..., None, :]).to(self.wide)
-        inside_bhtll = between.masked_fill(self.above_ll, -torch.inf).exp()
         begun_bhtlx = sums_bhtl.exp().to(self.wide)[..., None]
-        k_left = k_bhtld * inside_bhtll[..., -1, :, None]
-        scores, overlaps = ((x @ k_bhtld.mT) * inside_bhtll for x in (q_bhtld, k_bhtld))
+        left_bhtlx = (sums_bhtl[..., -1:] - sums_bhtl).exp().to(self.wide)[..., None]
+        bk_bhtld = b_bhtlx * k_bhtld
+        scores, overlaps = _Faded.apply(q_bhtld, bk_bhtld, k_bhtld, sums_bhtl, self.above_ll)  # type: ignore[no-untyped-call]
         whole_bhtxx = begun_bhtlx[..., -1:, :]
-        return scores, overlaps, q_bhtld * begun_bhtlx, k_bhtld * begun_bhtlx, k_left, whole_bhtxx
+        return (
+            scores, overlaps, q_bhtld * begun_bhtlx, bk_bhtld * begun_bhtlx, k_bhtld * left_bhtlx,
+            whole_bhtxx,
+        )  # fmt: skip
 
     def token(self, k_bhd: Tensor, v_bhe: Tensor, state_bhde: Tensor, *gates: Tensor) -> Tensor:
         """S' = exp(g) S, and S' + b k (v - k S')."""
@@ -123,6 +146,32 @@ class GatedDelta(Recurrent):
         state_bhde, k_bhxd = fade.exp() * state_bhde, k_bhd[:, :, None]
         moved_bhxe = b_bh[..., None, None] * (v_bhe[:, :, None] - k_bhxd @ state_bhde)
         return state_bhde + k_bhxd.mT @ moved_bhxe
+
+
+class _Faded(torch.autograd.Function):
+    """The products of queries and of written keys with keys, faded by what lies between."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q_bhtld: Tensor, bk_bhtld: Tensor, k_bhtld: Tensor, sums_bhtl: Tensor,
+        above_ll: Tensor,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        between = (sums_bhtl[..., None] - sums_bhtl[..., None, :]).to(q_bhtld.dtype)
+        inside_bhtll = between.masked_fill_(above_ll, -torch.inf).exp_()
+        scores, overlaps = ((x @ k_bhtld.mT).mul_(inside_bhtll) for x in (q_bhtld, bk_bhtld))
+        ctx.save_for_backward(q_bhtld, bk_bhtld, k_bhtld, inside_bhtll, scores, overlaps)
+        return scores, overlaps
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        q_bhtld, bk_bhtld, k_bhtld, inside_bhtll, *products = ctx.saved_tensors
+        of_q, of_k = (d * inside_bhtll for d in upstream)
+        d_sums = None
+        if ctx.needs_input_grad[3]:
+            each = upstream[0] * products[0] + upstream[1] * products[1]
+            d_sums = each.sum(-1, dtype=torch.float64) - each.sum(-2, dtype=torch.float64)
+        d_k = of_q.mT @ q_bhtld + of_k.mT @ bk_bhtld
+        return of_q @ k_bhtld, of_k @ k_bhtld, d_k, d_sums, None
 
 
 class Kda(GatedDelta):
@@ -136,14 +185,17 @@ class Kda(GatedDelta):
         """Made longer, to a power of two, by what adds nothing and fades nothing."""
         return pad(x_bhtld, (0, 0, 0, self.filler), value=value) if self.filler else x_bhtld
 
-    def _pairs(self, q_bhtld: Tensor, k_bhtld: Tensor, g_bhm: Tensor) -> tuple[Tensor, ...]:
+    def _pairs(
+        self, q_bhtld: Tensor, k_bhtld: Tensor, b_bhtlx: Tensor, g_bhm: Tensor
+    ) -> tuple[Tensor, ...]:
         alpha_bhtld = self._halvable(self.keys(g_bhm).exp(), 1.0)
         both_bhtgld = torch.stack([self._halvable(x) for x in (q_bhtld, k_bhtld)], 3)
         k_bhtld = self._halvable(k_bhtld)
         scores, faded, k_left, whole = Halved.apply(both_bhtgld, k_bhtld, alpha_bhtld)  # type: ignore[no-untyped-call]
         n = self.length
         (p, overlaps), (q_faded, k_faded) = (x[..., :n, :].unbind(3) for x in (scores, faded))
-        return p[..., :n], overlaps[..., :n], q_faded, k_faded, k_left[..., :n, :], whole.mT
+        write = b_bhtlx * k_faded
+        return p[..., :n], b_bhtlx * overlaps[..., :n], q_faded, write, k_left[..., :n, :], whole.mT
 
 
 def build(problem: Problem, chunk: int) -> Attend:

@@ -119,13 +119,12 @@ def test_a_state_handed_on_continues_a_sequence(name):
 class LastChunkDropped(gated_delta.GatedDelta):
     """The output of a chunk does not see what the chunk before it wrote."""
 
-    def _after(self, *tensors):
-        cut, (*tensors, _) = self.length, tensors
-        parts = [
-            [x[:, :, i : i + cut] for x in tensors] for i in range(0, tensors[0].shape[2], cut)
-        ]
-        pairs = [super(LastChunkDropped, self)._after(*each) for each in parts]
-        return torch.cat([out for out, _ in pairs], 2), pairs[-1][1]
+    def _after(self, q, k, v, first, *gates):
+        parts, outs, state = [x.split(self.length, 2) for x in (q, k, v, *gates)], [], first
+        for of_q, of_k, of_v, *of_gates in zip(*parts, strict=True):
+            out, state = super()._after(of_q, of_k, of_v, torch.zeros_like(first), *of_gates)
+            outs.append(out)
+        return torch.cat(outs, 2), state
 
 
 FAULTS = {
