@@ -12,13 +12,11 @@ import torch
 
 from attnbench.gate.inputs import make
 from impls.operators import inputs as inputs_of
+from tests.impls.onnx_reference import computed
 from tests.impls.small import both_forms, problem
 
-OPSET = 27
-"""The first of ONNX with LinearAttention."""
 
-
-def small(name, length=67, **changes):
+def small(length=67, **changes):
     """Keys shared by two heads each: of queries, or of values where each of these has a state."""
     return problem("causal", length, **{"dtype": "float32", "phase": "train", **changes})
 
@@ -26,15 +24,9 @@ def small(name, length=67, **changes):
 # ---- others' forms: tokens before heads, a state of [keys, values] a head ----------------------
 
 
-def by_head(p, x, wanted):
-    """A head repeated for those that share it: [b, n, wanted, …]."""
-    return x.transpose(1, 2).repeat_interleave(wanted // x.shape[1], 2)
-
-
-def laid_out(p, v, **parts):
-    """All as one of others' takes it that knows no shared heads."""
-    wanted = max(p.heads, v.shape[1])
-    return [by_head(p, x, wanted) for x in (*parts.values(),)], by_head(p, v, wanted)
+def by_head(p, x):
+    """A head repeated for those that share it: [b, n, h, …]."""
+    return x.transpose(1, 2).repeat_interleave(p.heads // x.shape[1], 2)
 
 
 def repeated(p, state):
@@ -60,7 +52,7 @@ def by_fla(path, function, **fixed):
         states = v.shape[1]
         v = v if dt is None else v * dt[..., None]
         parts = {"q": q, "k": k, "v": v, **gates}
-        parts = {n: by_head(p, x, p.heads) for n, x in parts.items()}
+        parts = {n: by_head(p, x) for n, x in parts.items()}
         if "gk" in fixed.get("names", ()):
             parts["gk"] = parts.pop("g")
         if fixed.get("heads_first"):
@@ -78,7 +70,7 @@ def by_qwen(p, q, k, v, beta, g=None, state=None):
     """transformers' gated delta rule; without a decay it is the delta rule."""
     module = importlib.import_module("transformers.models.qwen3_next.modeling_qwen3_next")
     g = torch.zeros_like(beta) if g is None else g
-    parts, states = [by_head(p, x, p.heads) for x in (q, k, v, g, beta)], v.shape[1]
+    parts, states = [by_head(p, x) for x in (q, k, v, g, beta)], v.shape[1]
     out, after = module.torch_chunk_gated_delta_rule(
         *parts, initial_state=repeated(p, state), output_final_state=True
     )
@@ -88,7 +80,7 @@ def by_qwen(p, q, k, v, beta, g=None, state=None):
 def by_kimi(p, q, k, v, g, beta, state=None):
     """transformers' KDA, by chunks."""
     module = importlib.import_module("transformers.models.kimi_linear.modeling_kimi_linear")
-    parts = [by_head(p, x, p.heads) for x in (q, k, v, g, beta)]
+    parts = [by_head(p, x) for x in (q, k, v, g, beta)]
     out, after = module.chunk_kimi_delta_attention(
         *parts, initial_state=state, output_final_state=True
     )
@@ -99,7 +91,7 @@ def by_mamba(p, q, k, v, g, dt, state=None):
     """transformers' Mamba-2 scan, which makes a decay of dt: so g is to be -dt."""
     module = importlib.import_module("transformers.models.mamba2.modeling_mamba2")
     states = v.shape[1]
-    q, k, v, dt = (by_head(p, x, p.heads) for x in (q * p.scale, k, v, dt))
+    q, k, v, dt = (by_head(p, x) for x in (q * p.scale, k, v, dt))
     state = None if state is None else repeated(p, state).mT
     out, after = module.mamba2_chunk_scan(
         v, dt, -torch.ones(p.heads), k, q, 32, initial_states=state, return_final_states=True
@@ -111,7 +103,7 @@ def by_attn_gym(p, q, k, v, beta, g=None, state=None):
     """attn-gym's gated delta rule, whose state is [values, keys]."""
     gdn = importlib.import_module("attn_gym.linear.gdn").recurrent_gdn
     g = torch.zeros_like(beta) if g is None else g
-    parts, states = [by_head(p, x, p.heads) for x in (q, k, v, g, beta)], v.shape[1]
+    parts, states = [by_head(p, x) for x in (q, k, v, g, beta)], v.shape[1]
     state = None if state is None else repeated(p, state).mT
     out, after = gdn(*parts, state, impl="reference", scale=p.scale, output_final_state=True)
     return out.transpose(1, 2), one_of(p, after, states).mT
@@ -121,32 +113,20 @@ def by_onnx(rule):
     """ONNX's reference of LinearAttention, in NumPy; it has no gradient."""
 
     def form(p, q, k, v, state=None, g=None, beta=None, dt=None):
-        onnx = pytest.importorskip("onnx", reason="onnx is not installed: the extra 'test' has it")
-        evaluator = importlib.import_module("onnx.reference").ReferenceEvaluator
         v = v if dt is None else v * dt[..., None]
         if v.shape[1] != k.shape[1]:
             q, k = (x.repeat_interleave(p.group, 1) for x in (q, k))
-        named = {"query": q, "key": k, "value": v, "decay": g, "beta": beta}
-        named = {n: x for n, x in named.items() if x is not None}
-        feeds = {n: x.detach().transpose(1, 2).flatten(2).numpy() for n, x in named.items()}
-        if state is not None:
-            feeds["past_state"] = state.detach().numpy()
-        names = ("query", "key", "value", "past_state", "decay", "beta")
-        node = onnx.helper.make_node(
-            "LinearAttention", [n if n in feeds else "" for n in names], ["out", "after"],
-            update_rule=rule, q_num_heads=q.shape[1], kv_num_heads=k.shape[1], scale=p.scale,
-        )  # fmt: skip
-        number = onnx.TensorProto.FLOAT
-        graph = onnx.helper.make_graph(
-            [node], "one",
-            [onnx.helper.make_tensor_value_info(n, number, x.shape) for n, x in feeds.items()],
-            [onnx.helper.make_tensor_value_info(n, number, None) for n in ("out", "after")],
-        )  # fmt: skip
-        opset = [onnx.helper.make_opsetid("", OPSET)]
-        out, after = evaluator(onnx.helper.make_model(graph, opset_imports=opset)).run(None, feeds)
-        return torch.from_numpy(out).unflatten(2, (p.heads, -1)).transpose(1, 2), torch.tensor(
-            after
+        query, key, value, decay, beta = (
+            None if x is None else x.transpose(1, 2).flatten(2) for x in (q, k, v, g, beta)
         )
+        out, after = computed(
+            "LinearAttention",
+            {"query": query, "key": key, "value": value, "past_state": state, "decay": decay,
+             "beta": beta},
+            ["out", "after"], update_rule=rule, q_num_heads=q.shape[1], kv_num_heads=k.shape[1],
+            scale=p.scale,
+        )  # fmt: skip
+        return out.unflatten(2, (p.heads, -1)).transpose(1, 2), after
 
     return form
 
@@ -189,7 +169,7 @@ def near(got, want, most=1e-6):
 @pytest.mark.parametrize("state", [None, True])
 @pytest.mark.parametrize(("name", "by"), PAIRS)
 def test_an_operator_is_what_others_take_it_for(name, by, state):
-    p = small(name, state=state)
+    p = small(state=state)
     inputs = make(p, 5, inputs_of(name, p))
     if by == "transformers" and name == "ssd":
         inputs["g"].copy_(-inputs["dt"])
@@ -261,7 +241,7 @@ def check_case(title, rule, given, want, last, heads, keys, scale):
     }[rule, by_channel]  # fmt: skip
     if "g" in by_name and not by_channel:
         by_name["g"] = by_name["g"][..., 0]
-    p = small(name, q.shape[2], batch=len(q), heads=heads, kv_heads=heads, head_dim=q.shape[3],
+    p = small(q.shape[2], batch=len(q), heads=heads, kv_heads=heads, head_dim=q.shape[3],
               v_head_dim=v.shape[3], scale=scale, state="past_state" in given or None)  # fmt: skip
     if "past_state" in given:
         by_name["state"] = torch.tensor(given["past_state"]).repeat_interleave(heads // keys, 1)
