@@ -45,8 +45,8 @@ def corrections(overlaps_xtll: Tensor, written_xtlz: Tensor) -> Tensor:
     return solved_xtzl.mT
 
 
-def walk(chunks: Chunks, first_bhde: Tensor) -> tuple[Tensor | None, Tensor]:
-    """The output, [b, h, t, r, e], and the state after the last chunk, [b, h, d, e]."""
+def walk(chunks: Chunks, first_bhde: Tensor) -> tuple[Any, Tensor]:
+    """The output, [b, h, t, r, e], or None, and the state after the last chunk, [b, h, d, e]."""
     flat = (x if x is None else x.flatten(0, 1) for x in chunks)
     out_xtre, last_xde = _Walk.apply(first_bhde.flatten(0, 1), *flat)  # type: ignore[no-untyped-call]
     heads = first_bhde.shape[:2]
@@ -80,9 +80,11 @@ class _Walk(torch.autograd.Function):
         grads_xtde = torch.empty_like(states_xtde)
         dwu_xtlz = torch.empty_like(chunks.wu_xtlz)
         dn_xtle = dwu_xtlz[..., d:]
-        read = dout_xtre is not None and chunks.q_xtrd is not None
-        if read:
-            assert chunks.scores_xtrl is not None and chunks.q_xtrd is not None
+        dq = dscores = None
+        if dout_xtre is not None and chunks.q_xtrd is not None:
+            assert chunks.scores_xtrl is not None
+            dq = dout_xtre @ states_xtde[:, :-1].mT
+            dscores = dout_xtre @ new_xtle.mT
             dn_xtle.copy_(chunks.scores_xtrl.mT @ dout_xtre)
             grads_xtde[:, :-1] = chunks.q_xtrd.mT @ dout_xtre
         else:
@@ -101,8 +103,6 @@ class _Walk(torch.autograd.Function):
         dkeep = None
         if chunks.keep_xty1 is not None and ctx.needs_input_grad[5]:
             dkeep = (before * after).sum(-1, keepdim=True).sum_to_size(chunks.keep_xty1.shape)
-        dq = dout_xtre @ before.mT if read else None
-        dscores = dout_xtre @ new_xtle.mT if read else None
         return grads_xtde[:, 0], dq, dscores, dwu_xtlz, new_xtle @ after.mT, dkeep
 
 

@@ -127,16 +127,16 @@ class _Attention(torch.autograd.Function):
     """Keeps its inputs alone."""
 
     @staticmethod
-    def forward(ctx: Any, delta: Delta, *parts: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, delta: Delta, *parts: Any) -> Any:
         ctx.save_for_backward(*parts)
         ctx.delta = delta
-        return fitting(delta.name)(delta.run)(*parts)  # type: ignore[no-any-return]
+        return fitting(delta.name)(delta.run)(*parts)
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         needed = ctx.needs_input_grad[1:]
         with torch.enable_grad():
-            leaves = [
+            leaves: list[Any] = [
                 x if x is None else x.detach().requires_grad_(needs)
                 for x, needs in zip(ctx.saved_tensors, needed, strict=True)
             ]

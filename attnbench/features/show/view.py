@@ -12,6 +12,7 @@ from attnbench.report import tidy
 from attnbench.report.tables import BAD, BOLD, GOOD, Styled, Table, columns, console, show_facts
 from attnbench.report.tables import show as show_table
 from impls import BrokenRow
+from impls.operators import OPERATORS
 from impls.spec import Variant
 
 
@@ -118,7 +119,15 @@ def show_variant(row: Variant, mathematics: str, reason: str | None, remedy: str
         f"masks {', '.join(row.on(device, 'masks'))}; {', '.join(row.on(device, 'phases'))}"
         for device in row.devices
     }
+    computed = OPERATORS[row.operator]
+    by_name = {n: spec for n, spec in computed.inputs.items() if spec.keyword}
+    by_name |= {n: spec for n, spec in computed.further.items() if n in row.parameters}
     facts |= {
+        "inputs by name": "; ".join(
+            f"{name} [{', '.join(spec.axes)}]" + " if set" * (name in computed.further)
+            for name, spec in by_name.items()
+        ),
+        "numbers": ", ".join(n for n in computed.numbers if n in row.parameters),
         "shapes": ", ".join(f"{what}: {words[can]}" for what, can in limits),
         "head_dim": f"{row.head_dims[0]} to {row.head_dims[1]}" if row.head_dims else "",
         "options": ", ".join(f"{k}={v}" for k, v in options.items()),
