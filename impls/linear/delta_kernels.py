@@ -62,16 +62,17 @@ def by_channel(q, k, logs, CHUNK: tl.constexpr, LEVELS: tl.constexpr, PRECISION:
     """The same by a decay a channel: a chunk is halved again and again, and pairs across a middle
     are faded to it, so that nothing is divided.
     """
+    EXACT: tl.constexpr = "ieee" if PRECISION == "ieee" else "tf32x3"
     row = tl.arange(0, CHUNK)
     i, j = row[:, None], row[None, :]
     scores = tl.where(i == j, tl.sum(q * k, 1)[:, None], 0.0)
     overlaps = tl.zeros([CHUNK, CHUNK], tl.float32)
-    for level in tl.static_range(LEVELS):
+    for level in tl.range(0, LEVELS):
         half = 1 << level
         block, right = row // (2 * half), (i // half) % 2 == 1
         middle = (block * 2 * half + half - 1)[:, None]
         within = (right & (j > middle) & (j <= i)) | ((right == 0) & (j > i) & (j <= middle))
-        fade = tl.exp(tl.dot(within.to(tl.float32), logs, input_precision="ieee"))
+        fade = tl.exp(tl.dot(within.to(tl.float32), logs, input_precision=EXACT))
         same, k_faded = block[:, None] == block[None, :], k * fade
         k_left = tl.trans(tl.where(right, 0.0, k_faded))
         of_q = product(tl.where(right, q * fade, 0.0), k_left, PRECISION)

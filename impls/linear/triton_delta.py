@@ -39,10 +39,10 @@ class Launch(NamedTuple):
 
 TABLES = {  # head_dim, up to
     "triton.gated_delta": {64: Launch(64, 64), 128: Launch(32, 32)},
-    "triton.kda": {64: Launch(32, 64), 128: Launch(32, 32)},
+    "triton.kda": {64: Launch(16, 64), 128: Launch(16, 32)},
 }
 WIDEST = 256
-WARPS, STAGES = 4, 1
+WARPS, STAGES = 8, 1
 LENGTH = 64
 """Tokens in a chunk of backward, in torch."""
 
