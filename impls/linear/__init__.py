@@ -110,5 +110,5 @@ ROWS = [
     _delta("gated_delta", "gated_delta in Triton, forward: the state stays on the chip", "build",
            "arXiv:2412.06464", 128),
     _delta("kda", "kda in Triton, forward: the state stays on the chip", "build_kda",
-           "arXiv:2510.26692", 64),
+           "arXiv:2510.26692", 128),
 ]  # fmt: skip

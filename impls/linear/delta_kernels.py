@@ -24,22 +24,22 @@ def product(a, b, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def tokens(start, first, step, count, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
+def tokens(start, first, step, count, channel, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
            COLUMNS: tl.constexpr):  # fmt: skip
-    """A chunk's tokens of a head; zeros after the last."""
-    at, there = places(first, step, count, 0, WIDTH, CHUNK, COLUMNS)
+    """A chunk's tokens of a head, from a channel on; zeros after the last."""
+    at, there = places(first, step, count, channel, WIDTH, CHUNK, COLUMNS)
     return tl.load(start + at, mask=there, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def decays(g, which, first, count, after, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
+def decays(g, which, first, count, after, channel, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
            COLUMNS: tl.constexpr, BY_CHANNEL: tl.constexpr):  # fmt: skip
     """The logarithms of a chunk's decays, or those of the tokens ``after`` each; 0 outside it."""
     row = tl.arange(0, CHUNK) + after
     start = tl.cast(which, tl.int64) * count + first
     there = (row < CHUNK) & (first + row < count)
     if BY_CHANNEL:
-        column = tl.arange(0, COLUMNS)[None, :]
+        column = channel + tl.arange(0, COLUMNS)[None, :]
         at = (start + row)[:, None] * WIDTH + column
         here = tl.load(g + at, mask=there[:, None] & (column < WIDTH), other=0.0)
     else:
@@ -97,31 +97,41 @@ def solution(overlaps, CHUNK: tl.constexpr):
 
 @triton.jit
 def prepare(q, k, v, g, beta, pairs, w, u, q_steps, k_steps, v_steps, heads, group, count, chunks,
-            scale, CHUNK: tl.constexpr, LEVELS: tl.constexpr, WIDTH: tl.constexpr,
-            COLUMNS: tl.constexpr, V_WIDTH: tl.constexpr, V_COLUMNS: tl.constexpr,
-            BY_CHANNEL: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+            scale, CHUNK: tl.constexpr, LEVELS: tl.constexpr, TILE: tl.constexpr,
+            WIDTH: tl.constexpr, COLUMNS: tl.constexpr, V_WIDTH: tl.constexpr,
+            V_COLUMNS: tl.constexpr, BY_CHANNEL: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """P, W and U of one chunk of a head of values."""
     which, first = tl.program_id(0) // chunks, tl.program_id(0) % chunks * CHUNK
     q_at = start_of(q, q_steps, which, heads, group, WIDTH)
     k_at = start_of(k, k_steps, which, heads, group, WIDTH)
     v_at = start_of(v, v_steps, which, heads, 1, V_WIDTH)
-    q_block = tokens(q_at, first, q_steps[2], count, WIDTH, CHUNK, COLUMNS) * scale
-    k_block = tokens(k_at, first, k_steps[2], count, WIDTH, CHUNK, COLUMNS)
-    logs = decays(g, which, first, count, 0, WIDTH, CHUNK, COLUMNS, BY_CHANNEL)
-    row, column = tl.arange(0, CHUNK), tl.arange(0, COLUMNS)
+    row = tl.arange(0, CHUNK)
     rate = tl.load(beta + tl.cast(which, tl.int64) * count + first + row,
                    mask=first + row < count, other=0.0)  # fmt: skip
-    begun = tl.exp(tl.cumsum(logs, 0))
-    if BY_CHANNEL:
-        scores, overlaps = by_channel(q_block, k_block, logs, CHUNK, LEVELS, PRECISION)
-    else:
-        scores, overlaps = by_head(q_block, k_block, logs, CHUNK, PRECISION)
-        begun = begun[:, None]
+    scores = tl.zeros([CHUNK, CHUNK], tl.float32)
+    overlaps = tl.zeros([CHUNK, CHUNK], tl.float32)
+    for channel in tl.range(0, WIDTH, TILE):
+        q_block = tokens(q_at, first, q_steps[2], count, channel, WIDTH, CHUNK, TILE) * scale
+        k_block = tokens(k_at, first, k_steps[2], count, channel, WIDTH, CHUNK, TILE)
+        logs = decays(g, which, first, count, 0, channel, WIDTH, CHUNK, TILE, BY_CHANNEL)
+        if BY_CHANNEL:
+            of_q, of_k = by_channel(q_block, k_block, logs, CHUNK, LEVELS, PRECISION)
+        else:
+            of_q, of_k = by_head(q_block, k_block, logs, CHUNK, PRECISION)
+        scores += of_q
+        overlaps += of_k
     solved = solution(rate[:, None] * overlaps, CHUNK)
     place = tl.cast(tl.program_id(0), tl.int64) * CHUNK + row[:, None]
     tl.store(pairs + place * CHUNK + row[None, :], scores)
-    w_block = product(solved, rate[:, None] * k_block * begun, PRECISION)
-    tl.store(w + place * WIDTH + column[None, :], w_block, mask=column[None, :] < WIDTH)
+    for channel in tl.range(0, WIDTH, TILE):
+        k_block = tokens(k_at, first, k_steps[2], count, channel, WIDTH, CHUNK, TILE)
+        logs = decays(g, which, first, count, 0, channel, WIDTH, CHUNK, TILE, BY_CHANNEL)
+        begun = tl.exp(tl.cumsum(logs, 0))
+        if not BY_CHANNEL:
+            begun = begun[:, None]
+        w_block = product(solved, rate[:, None] * k_block * begun, PRECISION)
+        column = channel + tl.arange(0, TILE)[None, :]
+        tl.store(w + place * WIDTH + column, w_block, mask=column < WIDTH)
     for done in tl.range(0, V_WIDTH, V_COLUMNS):
         at, there = places(first, v_steps[2], count, done, V_WIDTH, CHUNK, V_COLUMNS)
         v_block = tl.load(v_at + at, mask=there, other=0.0).to(tl.float32)
@@ -155,20 +165,20 @@ def walk(q, k, g, pairs, w, u, before, after, out, q_steps, k_steps, out_steps, 
                           other=0.0)  # fmt: skip
         new = tl.load(u + place * V_WIDTH + column, mask=column < V_WIDTH, other=0.0)
         new -= product(w_block, state, PRECISION)
-        logs = decays(g, which, first, count, 0, WIDTH, CHUNK, COLUMNS, BY_CHANNEL)
-        later = decays(g, which, first, count, 1, WIDTH, CHUNK, COLUMNS, BY_CHANNEL)
+        logs = decays(g, which, first, count, 0, 0, WIDTH, CHUNK, COLUMNS, BY_CHANNEL)
+        later = decays(g, which, first, count, 1, 0, WIDTH, CHUNK, COLUMNS, BY_CHANNEL)
         begun, left = tl.exp(tl.cumsum(logs, 0)), tl.exp(tl.cumsum(later, 0, reverse=True))
         whole = tl.exp(tl.sum(logs, 0))
         if BY_CHANNEL:
             whole = whole[:, None]
         else:
             begun, left = begun[:, None], left[:, None]
-        q_block = tokens(q_at, first, q_steps[2], count, WIDTH, CHUNK, COLUMNS) * scale
+        q_block = tokens(q_at, first, q_steps[2], count, 0, WIDTH, CHUNK, COLUMNS) * scale
         rows = product(q_block * begun, state, PRECISION)
         scores = tl.load(pairs + place * CHUNK + tl.arange(0, CHUNK)[None, :])
         rows += product(scores, new, PRECISION)
         at, there = places(first, out_steps[2], count, first_column, V_WIDTH, CHUNK, V_COLUMNS)
         tl.store(out_at + at, rows.to(out.dtype.element_ty), mask=there)
-        k_block = tokens(k_at, first, k_steps[2], count, WIDTH, CHUNK, COLUMNS)
+        k_block = tokens(k_at, first, k_steps[2], count, 0, WIDTH, CHUNK, COLUMNS)
         state = state * whole + product(tl.trans(k_block * left), new, PRECISION)
     tl.store(after + numbers, state, mask=of_state)

@@ -42,7 +42,11 @@ TABLES = {  # head_dim, up to
     "triton.kda": {64: Launch(16, 64), 128: Launch(16, 32)},
 }
 WIDEST = 256
+SHORT = 16
+"""The chunk of float32, whose products hold both blocks in registers."""
 WARPS, STAGES = 8, 1
+TILE = 64
+"""Channels that a chunk's products are summed over at a time."""
 LENGTH = 64
 """Tokens in a chunk of backward, in torch."""
 
@@ -62,7 +66,7 @@ class Delta:
         table = TABLES[name].items()
         own = next(choice for most, choice in table if problem.head_dim <= most)
         self.name, self.problem, self.form = name, problem, form
-        self.length = chunk or own.chunk
+        self.length = chunk or (SHORT if problem.dtype == "float32" else own.chunk)
         self.columns = min(own.columns, power(problem.v_head_dim))
         self.by_channel = form is Kda
 
@@ -103,7 +107,7 @@ class Delta:
         sizes = p.heads, p.group, count, chunks, p.scale
         self.kernels.prepare[(heads * chunks,)](
             q, k, v, g, beta, pairs, w, u, *map(steps, (q, k, v)), *sizes,
-            LEVELS=self.length.bit_length() - 1, **shared,
+            LEVELS=self.length.bit_length() - 1, TILE=min(TILE, power(p.head_dim)), **shared,
         )  # fmt: skip
         before = after if state is None else state.float().contiguous()
         self.kernels.walk[(heads * -(-p.v_head_dim // self.columns),)](

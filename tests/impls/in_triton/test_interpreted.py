@@ -203,7 +203,7 @@ DELTA = [
         {"length": 1}, {"length": 16, "state": True},
     )),
     *((name, {"length": 70, "head_dim": d, "heads": 1}, {}) for name in ("gated_delta", "kda")
-      for d in (1, 24, 64)),
+      for d in (1, 64, 80)),
 ]  # fmt: skip
 
 
