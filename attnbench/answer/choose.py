@@ -300,6 +300,8 @@ def _ruled_out(evidence: VariantRecords) -> Iterator[tuple[Why, str]]:
         p, where = record.problem, f"{record.problem}: {record.reason}"
         if record.wrong_on:
             yield Why.INPUTS, record.wrong_on
+        elif record.status in FINDINGS and p.inputs != problem.inputs:
+            yield Why.INPUTS, f"{p.inputs}: {record.reason}"
         elif record.status in FINDINGS:
             yield Why.STATUS, f"{record.status} on {where}"
         elif record.status in TOO_MUCH and all(getattr(p, x) <= getattr(problem, x) for x in SIZES):

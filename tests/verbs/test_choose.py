@@ -107,7 +107,7 @@ def overflows(tmp_path, request):
     if request.param == "told":
         records = [r.with_(wrong_on=why) if r.variant == "exp.naive" else r for r in records]
     else:
-        wrong = {"status": Status.WRONG, "time": None, "reason": why}
+        wrong = {"status": Status.WRONG, "time": None, "reason": why.removeprefix("peaky: ")}
         peaky = [r.with_(problem=r.problem.with_(inputs="peaky")) for r in records]
         records += [r.with_(**wrong) if r.variant == "exp.naive" else r for r in peaky]
     return made.written(tmp_path / "run", records)

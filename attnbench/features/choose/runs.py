@@ -26,7 +26,7 @@ from attnbench.command.terminal import say
 from attnbench.core.disk import StoreError, short, table_words
 from attnbench.core.format import first_few, size
 from attnbench.core.machine import this_machine, why_not
-from attnbench.core.record import PROTOCOL
+from attnbench.core.record import FINDINGS, PROTOCOL
 from attnbench.core.settings import KEPT, PLAIN, allocator_of
 from attnbench.core.stats import Comparison
 from attnbench.core.store import find_runs, named_run, read_header, read_records, some_runs
@@ -47,8 +47,10 @@ if TYPE_CHECKING:
     from attnbench.sweep.start import Run
     from impls import Table
 
-ALIKE = ("phase", "dtype", "inputs", "level", "device")
-"""Fields that a record must share with a problem to say anything about it."""
+ALIKE = ("phase", "dtype", "level", "device")
+"""Fields that a record must share with a problem to say anything about it; a time needs the inputs
+too.
+"""
 MOST_NAMES = 4
 """So many of the variants that a run lacks are named."""
 NEWEST = 12
@@ -104,6 +106,7 @@ def from_run(
     if contest.get("problem") != problem.to_dict():
         contest = {}
     alike = read_records(run, lambda p: all(getattr(p, x) == getattr(problem, x) for x in ALIKE))
+    alike = [r for r in alike if r.problem.inputs == problem.inputs or r.status in FINDINGS]
     left_out = _left_out(contest, wants)
     records = [r for r in alike if tuned is None or _tuned_as_now(r, table, tuned)]
     choice = choose(records, problem, wants, table, left_out=left_out, source=str(run))
