@@ -1,8 +1,8 @@
-"""What answers are worth between and beyond measured problems: ``python proofs/regret.py``.
+"""What answers are worth between measured problems: ``python proofs/regret.py``.
 
 Times are those of an invented machine, so that what is true is known, scattered by 2 and by 3 per
-cent. A choice sees a coarse grid of problems, and is asked about others that are drawn at random
-between its points, modestly beyond, and far off.
+cent. A choice sees a coarse grid of problems, and is asked about others whose lengths are drawn at
+random between those of the grid.
 
     regret      the chosen variant's time over the best one's
     predicted   each variant's predicted time against its true one
@@ -43,7 +43,7 @@ LENGTHS = {"decode": (256, 501, 1024, 2003, 4096, 8192)}
 SQUARE = (128, 251, 512, 1003, 2048)
 """Some are no multiples of anything, as in real programs: blocks that aren't full cost time."""
 HEADS, WIDTHS = (2, 8), (32, 48, 64, 128)
-EACH, HELD_OUT, FAR, SEED = 4, 64, 10, 3
+EACH, HELD_OUT, SEED = 4, 64, 3
 MOST_PAIRS = 8 * 1024**2
 """The most scores of one problem, over its heads."""
 FORCED, OFF = 1.10, 0.15
@@ -88,30 +88,12 @@ def held_out(chance: random.Random, visible: Sequence[Problem]) -> Iterator[Prob
             yield asked
 
 
-def far_off(chance: random.Random) -> Iterator[Problem]:
-    """Problems about which nothing should be said."""
-    while True:
-        yield problem(
-            chance.choice(PHASES),
-            chance.randint(16, 40),
-            chance.choice((1, 32, 64)),
-            chance.choice((8, 12, 256)),
-            chance.choice(MASKS),
-        )
-
-
-def first(source: Iterator[Problem], count: int, others: Sequence[Problem]) -> list[Problem]:
-    """The first problems of a source that are not among the others."""
-    fresh = (p for p in source if p not in others)
-    return list(dict.fromkeys(itertools.islice(fresh, 2 * count)))[:count]
-
-
 def all_problems() -> tuple[list[Problem], list[Problem]]:
     """The grid, and the problems that the choice does not see."""
     chance = random.Random(SEED)
     visible = list(dict.fromkeys(grid(chance)))
-    near = first(held_out(chance, visible), HELD_OUT, visible)
-    return visible, [*near, *first(far_off(chance), FAR, [*visible, *near])]
+    fresh = (p for p in held_out(chance, visible) if p not in visible)
+    return visible, list(dict.fromkeys(itertools.islice(fresh, 2 * HELD_OUT)))[:HELD_OUT]
 
 
 NEAR_BYTES, NEAR_RATE, FAR_RATE = 6e6, 3e10, 9e9
