@@ -1,6 +1,5 @@
 """The choice among records with known times, what is left out and why, and when nothing is."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -12,9 +11,8 @@ from attnbench.answer.ranking import Candidate
 from attnbench.core.record import Error
 from attnbench.core.stats import Interval, paired
 from attnbench.sweep.compare import Compared
-from impls.errors import CantBeDone
 from impls.loading import load_function
-from tests.answer.build import dense, ended, linear, problem, seen, timed
+from tests.answer.build import dense, ended, problem, seen, timed
 
 TABLE = impls.table()
 LENGTHS = (128, 256, 512, 1024, 2048)
@@ -95,18 +93,6 @@ def test_one_query_lies_on_the_line_of_what_was_measured_without_a_mask():
     assert chosen(records, decoding("causal", 700, 2)).ranking is None
 
 
-def test_between_measured_lengths_it_is_predicted_with_an_interval():
-    found = chosen(lines(sdpa=dense, matmul=lambda p: 2 * dense(p)), problem(700))
-    r = found.ranking
-    assert (winner(found), r.winner.measured) == ("sdpa", False)
-    assert r.winner.median_s == pytest.approx(dense(problem(700)), rel=0.05)
-    assert r.lead.low < 2 < r.lead.high and "predicted" in found.sentence()
-    plain = json.loads(json.dumps(found.to_dict()))
-    assert plain["winner"]["variant"] == "sdpa" and plain["lead"]["factor"] == r.lead.value
-    records = lines(sdpa=dense, matmul=lambda p: 3 * linear(p))
-    assert [winner(chosen(records, problem(n))) for n in (300, 1800)] == ["sdpa", "matmul"]
-
-
 def test_what_is_untried_is_advised_where_it_was_measured_alone(monkeypatch):
     rows = {**TABLE.rows, "sdpa": replace(TABLE.rows["sdpa"], untried=True)}
     table, records = replace(TABLE, rows=rows), lines(sdpa=dense, matmul=lambda p: 2 * dense(p))
@@ -157,14 +143,6 @@ def test_a_rival_of_uncertain_time_is_faster_for_all_that_is_known(
     rival = Excluded("b", Why.UNKNOWN, "its time is not known", time=time)
     choice = make_choice(ONE, Wants(), [best, rival], margin=0.05)
     assert (choice.ranking is not None, choice.unknown) == (answered, [rival] * unknown)
-
-
-def test_limits_are_said_as_they_are_and_unknown_kinds_are_refused():
-    assert Wants().words() == ["exact"]
-    words = ["exact or other or pattern", "in 3 GiB", "error at most 0.5"]
-    assert Wants(3 << 30, 0.5, ("other", "pattern")).words() == words
-    with pytest.raises(CantBeDone, match="--allow 'others' is not one of pattern, approximate"):
-        Wants(allowed=("others",))
 
 
 @pytest.mark.parametrize(

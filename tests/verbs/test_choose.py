@@ -300,15 +300,6 @@ def test_a_program_s_answer_is_what_an_engine_takes_for_all_of_its_calls(
     assert f"for diffusers: {why}: {lines[0]}" in out
 
 
-def test_one_problem_s_answer_is_what_an_engine_takes(chooses, halved):
-    words = ("--seq", 512, *SHAPE, "--from", halved, "--for")
-    _, out, _ = chooses(*words, "transformers")
-    assert 'for transformers, to use matmul: model.set_attn_implementation("eager")' in out
-    assert "import attnbench" not in out and "to use it" not in out
-    engine = json.loads(chooses(*words, "transformers", "--json")[1])["engine"]
-    assert (engine["takes"], engine["why"]) == ("matmul", "")
-
-
 def test_a_line_that_is_called_with_several_masks_takes_no_variant_for_one_of_them(
     chooses, halved, tmp_path
 ):
