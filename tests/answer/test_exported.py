@@ -19,13 +19,6 @@ def ranges(table):
     return [[(r.first, r.last, r.variant) for r in e.ranges] for e in table.entries]
 
 
-def test_one_that_leads_throughout_takes_all_that_was_measured_and_no_more(tmp_path):
-    table = exported(tmp_path, made.lines(("forward", "train"), sdpa=1.0, matmul=2.0))
-    assert ranges(table) == [[(128, 2048, "sdpa")], [(128, 2048, "sdpa")]]
-    assert [e.phase for e in table.entries] == ["forward", "train"]
-    assert {r.queries for e in table.entries for r in e.ranges} == {"same"}
-
-
 def test_where_another_takes_over_is_found_between_the_lengths(tmp_path):
     each_s = made.quadratic(made.problem(700)) / 700  # a token's, slower below that
     problems = map(made.problem, made.LENGTHS)

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from msgspec.structs import replace
 
-import impls
 from attnbench.command import arguments
 from attnbench.core import checkout
 from attnbench.core.checkout import Commit
@@ -232,10 +231,6 @@ def test_a_verdict_says_what_a_variant_is_to_the_one_to_use():
         "other": "not exact",
     }
     assert found["sdpa"]["vs_best"] == 1.0 and found["naive"]["vs_best"] == 0.5
-
-
-def test_a_list_has_the_rows_of_the_table(table):
-    assert list(table("list")["variant"]) == list(impls.table().rows)
 
 
 BESIDE = {
