@@ -1,5 +1,7 @@
 """The command line as its users meet it: what is loaded, ``list``, ``show``, ``env``, ``run``."""
 
+import ast
+import importlib.util
 import json
 import os
 import re
@@ -92,6 +94,14 @@ def test_rows_of_a_table_file_are_listed_and_broken_ones_say_why(tmp_path):
     assert " ".join(lines).endswith("attnbench list --why")
     assert "needs CUDA" not in well("list").stdout
     assert "pip install" in well("list", "--why").stdout
+
+
+def test_show_gives_the_mathematics_at_the_top_of_the_file():
+    module = impls.table().rows["online"].build.partition(":")[0]
+    text = Path(importlib.util.find_spec(module).origin).read_text()
+    mathematics = ast.get_docstring(ast.parse(text))
+    assert " ".join(mathematics.split()) in " ".join(well("show", "online").stdout.split())
+    assert json.loads(well("show", "online", "--json").stdout)["mathematics"] == mathematics
 
 
 @pytest.mark.slow

@@ -32,6 +32,14 @@ def site(share=0.3, ratio=0.5, name="one", **more):
     return SiteGain(name, span(share), "matmul", ratio=span(ratio), **more)
 
 
+def test_a_step_is_shorter_by_what_its_sites_save():
+    """100 ms: 30 of attention at one place, 20 at another, 50 of the rest."""
+    total = gain([site(0.3, 1 / 2), site(0.2, 1 / 4, "two")])
+    factor, step = total.factor, 50 + 30 / 2 + 20 / 4
+    assert [factor.value, factor.low, factor.high] == pytest.approx([step / 100] * 3)
+    assert math.isclose(total.share.value, 0.5) and total.is_clear
+
+
 def test_no_draw_within_the_intervals_leaves_the_factors_and_their_worst_corners_reach_it():
     chance = random.Random(5)
 

@@ -220,6 +220,12 @@ def test_a_random_state_changed_while_it_is_timed_is_found_though_put_back(cells
         torch.set_rng_state(state)
 
 
+def test_the_same_bits_are_tried_on_demand(cells):
+    row = cells.variant(attending("return inner(q, k, v) * (1 + 1e-7 * (n % 2))"))
+    assert cells.measure(row, timed=False).determinism is None
+    assert cells.measure(row, timed=False, bits=True).determinism.repeats is False
+
+
 FLASH, PRODUCT = "aten::_scaled_dot_product_flash_attention", "aten::bmm"
 SWAPS = """
 import builtins, weakref

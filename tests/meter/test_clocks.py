@@ -2,12 +2,13 @@
 
 import gc
 import time
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from attnbench.core.device import Device, device_for
+from attnbench.core.device import Cuda, Device, device_for
 from attnbench.meter import clocks
 from attnbench.meter.clocks import QUEUE, EndToEndClock, EventClock, GraphClock, HostClock
 from attnbench.meter.timer import prepare
@@ -225,6 +226,42 @@ def test_what_can_not_be_captured_is_timed_from_end_to_end_and_says_why():
         assert (one.out, clock.name, clock.batch) == ("result", "e2e", 1)
         assert clock.flags[0].startswith(f"timed without a CUDA graph: {why}")
         assert "replay" not in gpu.log and clock.step(one.run) == one.run
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_call_is_captured_with_the_collector_off_and_torch_is_left_as_it_was(monkeypatch, fails):
+    log, graphs = [], iter([SimpleNamespace(replay="replay"), "empty"])
+
+    @contextmanager
+    def capturing(graph, **_):
+        yield log.append("capture")
+        if fails and graph != "empty":
+            raise RuntimeError("not permitted")
+
+    def stream(name):
+        return SimpleNamespace(name=name, wait_stream=lambda one: log.append(f"{name} waits"))
+
+    for name, value in {
+        "current_stream": lambda device: stream("default"),
+        "set_stream": lambda one: log.append(one.name),
+        "Stream": lambda device: stream("side"),
+        "device": nullcontext,
+        "CUDAGraph": lambda: next(graphs),
+        "graph": capturing,
+        "graph_pool_handle": int,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    end_pool = lambda index, pool: log.append("end pool")  # noqa: E731
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", end_pool, raising=False)
+    monkeypatch.setattr(Cuda, "synchronize", lambda self: log.append("synchronize"))
+    gpu = Cuda("cuda:1")
+    gpu.device = SimpleNamespace(index=1)
+    monkeypatch.setattr(torch, "zeros", lambda *_, device: torch.ones(1))
+    with pytest.raises(RuntimeError, match="not permitted") if fails else nullcontext():
+        assert gpu.capture(lambda: log.append(gc.isenabled())) == "replay"
+    mended = ["side", "synchronize", "end pool", "capture"] if fails else []
+    called = ["side waits", "side", *[False] * 3, "capture", False]
+    assert log == [*called, *mended, "default", "default waits"] and gc.isenabled()
 
 
 def test_a_cells_gpu_is_the_current_one_and_has_its_context(monkeypatch):
