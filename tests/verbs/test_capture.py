@@ -225,10 +225,11 @@ def test_other_shapes_at_every_step_of_several_threads_are_counted(capture):
 
 
 @pytest.mark.parametrize(
-    ("end", "words"), [("sys.exit(3)", "status 3"), ("os.kill(os.getpid(), 9)", "signal 9")]
+    ("end", "words"),
+    [("sys.exit(3)", "status 3"), ("time.sleep(1); os.kill(os.getpid(), 9)", "signal 9")],
 )
 def test_however_a_program_ends_what_it_called_is_kept(capture, end, words):
-    status, calls, said = capture(f"attend(20)\ntime.sleep(1)\n{end}")
+    status, calls, said = capture(f"attend(20)\n{end}")
     assert status == 2 and f"the program ended with {words}" in said.err
     assert counted(calls) == {CAUSAL: 20} and not calls.complete
 
