@@ -38,6 +38,7 @@ WORKERS = {
     "device",
     "pretrained_worker",
     "recall_worker",
+    "swappable",
     "worker",
     "profiler",
     "biases",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnbench.features.quality import model, real, recall, view
+from attnbench.features.quality import model, real, recall, task, view
 from attnbench.features.quality.task import Judgement, QualityFigure, Result, ResultGroup
 from attnbench.features.quality.verb import show
 from tests.models.quality.made_up import (
@@ -50,14 +50,14 @@ def test_a_sentence_claims_no_more_than_the_intervals_and_leaves_no_variant_out(
 
 
 def test_the_interval_over_seeds_is_students_as_the_book_has_it():
-    found = recall.over_seeds([1.0, 2.0, 3.0])
+    found = task.mean_figure([1.0, 2.0, 3.0])
     assert found.high - 2.0 == pytest.approx(4.302653 / math.sqrt(3), rel=1e-5)
     samples = np.random.default_rng(3).normal(0.9, 0.02, (4000, 3)).tolist()
-    held = [found.low <= 0.9 <= found.high for found in map(recall.over_seeds, samples)]
+    held = [found.low <= 0.9 <= found.high for found in map(task.mean_figure, samples)]
     assert np.mean(held) == pytest.approx(0.95, abs=0.015)
-    share = recall.over_seeds([1.0, 1.0, 0.1], 0.0, 1.0)
+    share = task.mean_figure([1.0, 1.0, 0.1], 0.0, 1.0)
     assert (share.low, share.high, str(share)) == (0.0, 1.0, "0.700 ± 0.700")
-    assert recall.over_seeds([0.5]).judge(0.1) is Judgement.OPEN, "one seed shows nothing"
+    assert task.mean_figure([0.5]).judge(0.1) is Judgement.OPEN, "one seed shows nothing"
 
 
 def test_recall_stands_at_the_end_of_each_budget_and_a_ratio_is_seed_by_seed():
