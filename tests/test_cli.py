@@ -36,6 +36,9 @@ PARENT = ("core", "sweep", "answer", "report", "command", "features", "notebook"
 """What runs in the parent process; workers and meters need torch."""
 WORKERS = {
     "device",
+    "distil",
+    "judged",
+    "lm_worker",
     "pretrained_worker",
     "recall_worker",
     "swappable",

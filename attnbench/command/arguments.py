@@ -262,10 +262,11 @@ names NAME *: a claim, as --list names it; all if none
 --seed N seed: of all draws; 0 if not given
 --threads N count: 1 if not given
 --out DIR =results: where evidence is kept
-[quality] what a variant costs a model: a recall task, a trained model, its own q, k, v
+[quality] what a variant costs: a language model, an encoder, a recall task, layers alone
 $ attnbench quality recall --preset cpu-quick
 $ attnbench quality model sdpa performer linear.elu
-asked FORM ?: recall, model or real
+$ attnbench quality lm sdpa topk linear.elu
+asked FORM ?: recall, model, real or lm
 [quality recall] small models trained from scratch with each variant to recall the values of keys:
   the same steps, and the same time
 variants VARIANT *: cores that are causal and train, and always sdpa; the preset's if none
@@ -295,6 +296,18 @@ variants VARIANT *: all of the table that take it if none
 --seq N count =512: tokens of a row of text; 512 if not given
 --batch N count =2: rows; 2 if not given
 --seed N seed =0: of the made-up inputs; 0 if not given
++ model
+[quality lm] a causal language model (SmolLM2-135M, or your own), its attention replaced by each
+  variant: perplexity, needles, greedy continuation, and what a pass and a decoded token take
+variants VARIANT *: all of the table that take a causal mask if none
+--model MODEL: smollm2, small (the repository's own), or a folder; smollm2 if it is installed
+--texts FILE: your own text, UTF-8; a novel of 1890 if not given
+--seq N,… numbers: tokens of a passage; 512 if not given (small: 256)
+--passages N count =4: of each length; 4 if not given
+--seed N seed =0: of the passages' places, and of what is to be found in them; 0 if not given
+--layers N,… numbers: these layers also one by one, the variant in that one alone
+--distil S seconds: then each that isn't exact learns the original's predictions for so many seconds
+--resume FILE: go on from what an earlier call kept, variant by variant
 + model
 == read
 [report] a page that opens with the answer; a summary and the data beside it

@@ -270,12 +270,12 @@ OTHERS = (
 )
 
 
-def forward_by(row: Variant) -> Callable[..., tuple[Tensor, None]]:
-    """The function that transformers calls in each layer's forward."""
+def forward_by(row: Variant, own: Built | None = None) -> Callable[..., tuple[Tensor, None]]:
+    """The function that transformers calls in each layer's forward; ``own``: instead of the row."""
 
     @cache
     def built() -> Built:
-        return Built(row)
+        return own or Built(row)
 
     @torch.compiler.disable(
         reason="attnbench finds out which mask it is by its values, outside of a graph: compile "
@@ -362,13 +362,13 @@ def names() -> list[str]:
     return sorted(name for name in ALL_ATTENTION_FUNCTIONS.valid_keys() if name.startswith(PREFIX))
 
 
-def register_row(row: Variant) -> str:
+def register_row(row: Variant, own: Built | None = None) -> str:
     """Register a row with its mask function, without which every mask would be dropped silently;
     returns its name.
     """
     name = spelled(row.label)
     AttentionMaskInterface.register(name, mask_as_eager)
-    AttentionInterface.register(name, forward_by(row))
+    AttentionInterface.register(name, forward_by(row, own))
     return name
 
 

@@ -56,6 +56,7 @@ CALLS = {
     "quality recall": "quality recall --preset cpu-quick",
     "quality model": "quality model sdpa topk linear.elu",
     "quality real": "quality real mean_v linear.elu",
+    "quality lm": "quality lm sdpa topk linear.elu --model small",
 }
 MORE = {
     "a map": f"show einsum --text {SENTENCE.replace(' ', '_')}",

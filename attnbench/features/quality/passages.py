@@ -26,7 +26,7 @@ THINGS = (
 QUESTION = "\nThe code of the {} is"
 DEPTHS = (0.05, 0.35, 0.65, 0.9)
 """Shares of the text that stand before each needle."""
-CONTINUED = 32
+CONTINUATION = 32
 """Tokens of the original's continuation."""
 LEAST_TEXT = 1 / 3
 """The share of a passage that is text, at the least."""
@@ -69,20 +69,20 @@ class Passage:
     source: Span
     """The part of the whole text that it was drawn from."""
 
-    def whole(self, continued: Sequence[int]) -> list[int]:
+    def whole(self, continuation: Sequence[int]) -> list[int]:
         """All tokens, with the original's continuation."""
-        asked = [x for needle in self.needles for x in needle.tokens]
-        return [*self.prompt, *continued, *asked]
+        questions = [x for needle in self.needles for x in needle.tokens]
+        return [*self.prompt, *continuation, *questions]
 
     @property
-    def continued(self) -> Span:
+    def continuation(self) -> Span:
         """The places of the original's continuation."""
-        return len(self.prompt), len(self.prompt) + CONTINUED
+        return len(self.prompt), len(self.prompt) + CONTINUATION
 
     @property
     def answers(self) -> list[Span]:
         """The places of the answers, from the first needle's on."""
-        at, spans = self.continued[1], []
+        at, spans = self.continuation[1], []
         for needle in self.needles:
             start = at + len(needle.question)
             spans.append((start, start + len(needle.answer)))
@@ -93,12 +93,12 @@ class Passage:
 def build_passage(tokens: Sequence[int], at: int, needles: list[Needle], length: int) -> Passage:
     """A passage of that length, its text from a place on; raises CantBeDone if it is too short."""
     text, source = tokens[at : at + length], (at, at + length)
-    used = 2 * sum(len(needle.tokens) for needle in needles) + CONTINUED
-    room = length - used
+    overhead = 2 * sum(len(needle.tokens) for needle in needles) + CONTINUATION
+    room = length - overhead
     if room < LEAST_TEXT * length:
         raise CantBeDone(
-            f"--seq {length} is too short: needles, questions and a continuation take {used} "
-            f"tokens, and a third at least is to be text; give {math.ceil(used * 1.5)} or more"
+            f"--seq {length} is too short: needles, questions and a continuation take {overhead} "
+            f"tokens, and a third at least is to be text; give {math.ceil(overhead * 1.5)} or more"
         )
     ends = [round(depth * room) for depth in DEPTHS[: len(needles)]]
     prompt, spans, at = list[int](), list[Span](), 0

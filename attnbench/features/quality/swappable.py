@@ -13,7 +13,7 @@ from attnbench.models.attention import NotServed
 from attnbench.models.transformers import OTHERS
 
 ORIGINAL = "sdpa"
-"""The attention that a model has as it is loaded."""
+"""The attention that a model is loaded with, if it can be."""
 
 
 def load_quietly() -> None:
@@ -33,6 +33,8 @@ class SwappableModel:
         ]
         self.layers = [module for module in self._sharers if hasattr(module, "layer_idx")]
         """Those that compute attention, in their order."""
+        self.original: str = own._attn_implementation
+        """The attention that it was loaded with."""
         self._configs: dict[str, Any] = {}
 
     def use(self, name: str, only: Collection[int] | None = None) -> None:
@@ -41,7 +43,7 @@ class SwappableModel:
             module.config = self._config(name)
         for number, layer in enumerate(self.layers if only is not None else ()):
             if number not in only:  # type: ignore[operator]
-                layer.config = self._config(ORIGINAL)
+                layer.config = self._config(self.original)
 
     def _config(self, name: str) -> Any:
         if name not in self._configs:

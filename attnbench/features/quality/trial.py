@@ -15,7 +15,7 @@ from pathlib import Path
 import impls
 from attnbench.command.progress import Progress
 from attnbench.command.terminal import say
-from attnbench.core.format import roughly
+from attnbench.core.format import counted, roughly
 from attnbench.core.machine import Machine
 from attnbench.core.record import FINDINGS, Status
 from attnbench.features.quality.task import (
@@ -52,7 +52,7 @@ class TrialPlan:
     """Keys of stages, and the lists of a row that their values are added to."""
     figures: str
     """The key that a row has once something of it counts."""
-    done: Mapping[str, Row] = field(default_factory=dict)
+    earlier: Mapping[str, Row] = field(default_factory=dict)
     """Rows of an earlier call, by variant."""
 
 
@@ -112,10 +112,13 @@ def trial_steps(
     progress: Progress,
 ) -> Generator[Row | None]:
     """The rows of evidence as they come; what is told of the original goes into the header."""
-    refusals = [plan.done.get(row.label) or refusal(row, plan.problem, machine) for row in variants]
+    refusals = [
+        plan.earlier.get(row.label) or refusal(row, plan.problem, machine) for row in variants
+    ]
     each_s = [plan.variant_s if refused is None else 0.0 for refused in refusals]
     progress.expect(guesses := [plan.original_s, *each_s])
-    say(f"the original model, then {len(variants)} variants; about {roughly(sum(guesses))}")
+    count = counted(len(variants), "variant")
+    say(f"the original model, then {count}; about {roughly(sum(guesses))}")
     progress.step("the original model")
     limited = plan.problem.device == "cpu"
     with (

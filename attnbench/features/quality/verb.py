@@ -58,8 +58,8 @@ def quality(arguments: argparse.Namespace) -> int:
     if arguments.source is None:
         run = TASKS[name].start(arguments)
         check_writable(Path(arguments.out), this_machine())
-        file = evidence_name(name)
-        return _keep(arguments, file, *_collect(run, partial(_save, arguments, file)))
+        kept = evidence_name(name)
+        return _keep(arguments, kept, *_collect(run, partial(_save, arguments, kept)))
     file = Path(arguments.source)
     evidence = read_evidence(file)
     if evidence.kind != name:
