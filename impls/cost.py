@@ -10,8 +10,10 @@ writes every output once: nobody can move less.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
+from impls.operators import outputs
 from impls.problem import Problem
 
 
@@ -50,9 +52,15 @@ def by_phase(problem: Problem, forward: int) -> int:
 
 
 def output_bytes(problem: Problem) -> int:
-    """The output alone."""
+    """The outputs alone."""
     rows = problem.batch * problem.heads * problem.q_len
-    return rows * problem.v_head_dim * problem.item_bytes
+    return rows * problem.v_head_dim * problem.item_bytes + besides_bytes(problem)
+
+
+def besides_bytes(problem: Problem) -> int:
+    """What a problem asks for besides the output: numbers of four bytes, in float64 of eight."""
+    wide = max(4, problem.item_bytes)
+    return sum(math.prod(spec.shape(problem)) * wide for spec in outputs(problem).values())
 
 
 def end_bytes(problem: Problem, keys: int | None = None, values: int | None = None) -> int:
@@ -64,6 +72,7 @@ def end_bytes(problem: Problem, keys: int | None = None, values: int | None = No
     rows = problem.batch * problem.heads * problem.q_len
     visible = problem.mask.keys_seen(problem.shape) * problem.kv_heads
     keys, values = (visible if x is None else x for x in (keys, values))
+    values = 0 if problem.v_in_k else values  # they are read with the keys
     inputs = rows * problem.head_dim + keys * problem.head_dim + values * problem.v_head_dim
     outputs = rows * problem.v_head_dim
     if problem.phase == "train":  # and reads dout, writes dq, dk, dv
@@ -72,4 +81,5 @@ def end_bytes(problem: Problem, keys: int | None = None, values: int | None = No
         numbers = 2 * inputs + outputs
     else:
         numbers = inputs + outputs
-    return numbers * problem.item_bytes
+    besides = besides_bytes(problem) * (2 if problem.phase == "train" else 1)
+    return numbers * problem.item_bytes + besides

@@ -13,7 +13,7 @@ from torch import Tensor
 from impls.problem import Problem
 
 Attend = Callable[..., Tensor]
-"""``attend(q, k, v) -> out``, and further inputs by name"""
+"""``attend(q, k, v) -> out``, further inputs by name; (out, lse) where a problem asks."""
 Define = Callable[..., Tensor]
 """``define(q, k, v, rows) -> out`` of those rows, in whatever dtype comes."""
 

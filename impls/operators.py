@@ -33,14 +33,18 @@ AXES = (
     "head_dim",
     "v_head_dim",
     "width",
+    "index_heads",
+    "index_dim",
 )
-"""``tokens`` are a layer's own: its queries where a context has the keys, else all it can see."""
+"""``tokens`` are a layer's own: its queries where a context has the keys, else all it can see.
+``index_heads`` and ``index_dim`` are an indexer's: half as many heads as ``heads``, as wide.
+"""
 DRAWS = ("normal", "unit", "log decay", "rate")
 """Standard normal; that divided by its length; the logarithm of a share that is kept; a share
 between 0 and 1.
 """
 OUTPUT, OUTPUT_AXES = "out", ("batch", "heads", "q_len", "v_head_dim")
-"""A core's output."""
+"""A core's output. What it may give besides is in :data:`OUTPUTS`."""
 
 
 class InvalidOperator(CantBeDone, ValueError):
@@ -61,6 +65,8 @@ class TensorSpec:
     least: float = -inf
     most: float = inf
     """What its values lie between, ends included."""
+    holds: tuple[str, int] | None = None
+    """The input that is a view of its first channels, and of how many."""
 
     def __post_init__(self) -> None:
         for word, words, what in (
@@ -104,6 +110,10 @@ class Operator:
     """The numbers that problems may set, of :data:`PARAMETERS`."""
     further: Mapping[str, TensorSpec] = field(default_factory=dict)
     """The inputs of :data:`PARAMETERS` that problems may have besides."""
+    outputs: Mapping[str, TensorSpec] = field(default_factory=dict)
+    """The outputs of :data:`PARAMETERS` that problems may ask for besides."""
+    views: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """By parameter, the input that lies in another's first channels, and that other."""
     signs: tuple[Signs, ...] = ()
     """Changes that keep the truth known, so that every timed call has values of its own."""
 
@@ -117,19 +127,20 @@ class Operator:
     @property
     def parameters(self) -> tuple[str, ...]:
         """All that problems may set of it."""
-        return (*self.numbers, *self.further)
+        return (*self.numbers, *self.further, *self.outputs, *self.views)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a problem may set of its operator: a number above 0, or an input that it has besides."""
+    """What a problem may set of its operator: a number above 0, or a further tensor."""
 
     about: str
-    is_input: bool = False
+    is_flag: bool = False
+    """True where it has no number: an input or an output is there or left out."""
 
     def fault(self, value: object) -> str | None:
         """None for a value that it takes, else what it must be."""
-        if self.is_input:
+        if self.is_flag:
             return None if value is True else "given or left out"
         number = value if isinstance(value, int | float) and value is not True else -1
         return None if 0 < number < inf else "a number above 0"
@@ -140,6 +151,8 @@ PARAMETERS = {
     "softcap": Parameter("scores s become N tanh(s / N), before the mask"),
     "sinks": Parameter("a learned logit a head beside the scores, that no value follows", True),
     "state": Parameter("a recurrence begins with a state that comes as an input", True),
+    "lse": Parameter("the log-sum-exp of each row's scores, as a second output", True),
+    "v_in_k": Parameter("values are the first v_head_dim channels of the keys, one tensor", True),
 }
 """By name, as the command line, a problem, its records and keywords of calls have it."""
 QKV = {
@@ -153,6 +166,8 @@ CROSSED = {**TOKENS, "context": TensorSpec(("batch", "kv_len", "width"))}
 _ON_SCORES = Signs("head_dim", ("q", "k"))
 """Products of queries and keys stay as they are."""
 _ON_VALUES = Signs("v_head_dim", ("v", OUTPUT))
+_ON_BOTH = Signs("head_dim", ("q", "k", OUTPUT))
+"""The same where values are the first channels of keys: the output has their signs."""
 
 
 def _of_values(name: Computes) -> Operator:
@@ -176,7 +191,7 @@ def _recurrent(name: str, draw: str = "normal", states: str = "kv_heads",
     }
     state = TensorSpec(("batch", states, "head_dim", "v_head_dim"), dtype="float32", keyword=True)
     signs = (Signs("v_head_dim", ("v", "state", OUTPUT)),)
-    return Operator(name, "its own operator", inputs, ("scale",), {"state": state}, signs)
+    return Operator(name, "its own operator", inputs, ("scale",), {"state": state}, signs=signs)
 
 
 def _gate(draw: str, *axes: str, least: float = -inf, most: float = inf) -> TensorSpec:
@@ -191,11 +206,44 @@ BETA = _gate("rate", least=0.0, most=2.0)
 DT = _gate("rate", least=0.0)
 
 
+_branch = TensorSpec(("batch", "heads", "q_len"), "rate", keyword=True)
+NSA = {**QKV, "g_cmp": _branch, "g_slc": _branch, "g_swa": _branch}
+"""With how much of each branch a query's head takes."""
+
+
+def _index(*axes: str) -> TensorSpec:
+    """An indexer's, which is trained by a loss of its own."""
+    return TensorSpec(("batch", *axes), gradient=False, keyword=True)
+
+
+DSA = {
+    **QKV,
+    "iq": _index("q_len", "index_heads", "index_dim"),
+    "ik": _index("kv_len", "index_dim"),
+    "iw": _index("q_len", "index_heads"),
+}
+"""With the queries, keys and weights of the indexer that selects."""
 SINKS = {"sinks": TensorSpec(("heads",), keyword=True)}
+OUTPUTS = {"lse": TensorSpec(("batch", "heads", "q_len"), dtype="float32")}
+"""What ``attend`` gives besides the output, where a problem asks for it: (out, lse).
+
+``lse`` is the natural logarithm of what a row's weights are divided by: the sum of the exponentials
+of its scores, scaled, capped and masked, and of its sink. A row that sees nothing, not even a sink,
+has -inf, so that a merge gives it no weight. In float64 it is float64.
+"""
 OPERATORS = {
     operator.name: operator
     for operator in (
-        Operator("softmax", "softmax", QKV, ("scale", "softcap"), SINKS, (_ON_SCORES, _ON_VALUES)),
+        Operator(
+            "softmax",
+            "softmax",
+            QKV,
+            ("scale", "softcap"),
+            SINKS,
+            OUTPUTS,
+            {"v_in_k": ("v", "k")},
+            (_ON_SCORES, _ON_VALUES),
+        ),
         _of_values("softmax on its own pattern"),
         _of_values("approximates softmax"),
         _of_values("its own operator"),
@@ -205,6 +253,8 @@ OPERATORS = {
         _recurrent("ssd", g=DECAY, dt=DT),
         _recurrent("gated_delta", "unit", "heads", g=DECAY, beta=BETA),
         _recurrent("kda", "unit", "heads", g=DECAYS, beta=BETA),
+        Operator("nsa", "its own operator", NSA, ("scale",), signs=(_ON_VALUES,)),
+        Operator("dsa", "softmax on its own pattern", DSA, ("scale",), signs=(_ON_VALUES,)),
     )
 }
 
@@ -223,7 +273,23 @@ def further(name: str) -> tuple[str, ...]:
 
 def inputs(name: str, problem: Problem) -> Mapping[str, TensorSpec]:
     """The inputs of an operator's rows on a problem; a layer's are tokens."""
-    if problem.level == "core":
-        own = operator(name)
-        return {**own.inputs, **{n: x for n, x in own.further.items() if n in problem.parameters}}
-    return CROSSED if problem.crosses else TOKENS
+    if problem.level != "core":
+        return CROSSED if problem.crosses else TOKENS
+    own, given = operator(name), problem.parameters
+    specs = {**own.inputs, **{n: x for n, x in own.further.items() if n in given}}
+    for part, whole in (pair for parameter, pair in own.views.items() if parameter in given):
+        channels = specs.pop(part).shape(problem)[-1]
+        specs[whole] = replace(specs[whole], holds=(part, channels))
+    return specs
+
+
+def signs(name: str, problem: Problem) -> tuple[Signs, ...]:
+    """The changes of an operator's inputs on a problem that keep the truth known."""
+    if problem.level != "core":
+        return ()
+    return (_ON_BOTH,) if problem.v_in_k else operator(name).signs
+
+
+def outputs(problem: Problem) -> Mapping[str, TensorSpec]:
+    """What a problem asks for besides the output."""
+    return {name: spec for name, spec in OUTPUTS.items() if getattr(problem, name)}

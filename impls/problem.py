@@ -12,7 +12,7 @@ from impls.masks import Mask, Shape
 from impls.operators import PARAMETERS
 from impls.spec import DEVICES, DTYPES, PHASES
 
-INPUTS = ("normal", "peaky", "outliers", "equal_keys")
+INPUTS = ("normal", "peaky", "outliers", "equal_keys", "sunk")
 """The kinds of inputs made from a seed; ``captured:FILE.npz`` takes them from a file."""
 
 SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f64"}
@@ -52,6 +52,10 @@ class Problem:
     """True where each head has a learned logit beside its scores, that no value follows."""
     state: bool | None = None
     """True where a recurrence begins with a state that is an input."""
+    lse: bool | None = None
+    """True where the log-sum-exp of each row's scores is a second output."""
+    v_in_k: bool | None = None
+    """True where the values are the first v_head_dim channels of the keys, and no input."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim"):
@@ -93,6 +97,11 @@ class Problem:
             raise InvalidProblem(
                 "state with phase=decode: a step begins with the state of the tokens before it"
             )
+        if self.v_in_k and self.v_head_dim > self.head_dim:
+            raise InvalidProblem(
+                f"v_in_k with v_head_dim={self.v_head_dim}: the keys have head_dim="
+                f"{self.head_dim} channels, so it must be {self.head_dim} or less"
+            )
         if self.scale is None or is_usual(self.scale, self.head_dim):
             object.__setattr__(self, "scale", self.head_dim**-0.5)
 
@@ -126,9 +135,24 @@ class Problem:
         return {name: value for name, value in values.items() if value is not None}
 
     @property
+    def settings(self) -> dict[str, float]:
+        """The numbers among its parameters, as keywords of a call."""
+        return {n: x for n, x in self.parameters.items() if not PARAMETERS[n].is_flag}
+
+    @property
     def group(self) -> int:
         """Query heads to one key/value head."""
         return self.heads // self.kv_heads
+
+    @property
+    def index_heads(self) -> int:
+        """Heads of an indexer that selects keys: half as many as query heads, at least one."""
+        return max(1, self.heads // 2)
+
+    @property
+    def index_dim(self) -> int:
+        """Channels of each of them."""
+        return self.head_dim
 
     @property
     def item_bytes(self) -> int:
@@ -190,7 +214,8 @@ class Problem:
 
 def setting_words(parameters: Mapping[str, Any]) -> list[str]:
     """``softcap 50``, ``sinks``: parameters in words."""
-    return [name if value is True else f"{name} {value:g}" for name, value in parameters.items()]
+    named = {name.replace("_", "-"): value for name, value in parameters.items()}
+    return [name if value is True else f"{name} {value:g}" for name, value in named.items()]
 
 
 def is_usual(scale: float, head_dim: int) -> bool:

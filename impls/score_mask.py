@@ -60,6 +60,12 @@ class ScoreMask:
         out = ungrouped(out_bcre, self.problem)
         return out if self.blind is None else out.masked_fill(self.blind, 0.0)
 
+    def log_sums(self, scores_bcrm: Tensor, sinks_h: Tensor | None) -> Tensor | None:
+        """The log-sum-exp of each row, [b, h, n]; None where the problem doesn't ask for it."""
+        if not self.problem.lse:
+            return None
+        return closed_log_sums(log_sums(scores_bcrm, self.problem), sinks_h, self.blind)
+
 
 def cap_(scores: Tensor, problem: Problem) -> Tensor:
     """Scaled scores under the problem's soft cap, in place where no gradient flows."""
@@ -79,6 +85,28 @@ def weights(scores: Tensor, sinks_h: Tensor | None, problem: Problem) -> Tensor:
     column = sinks_h.view(c, -1, 1).expand(-1, -1, rows // problem.group).reshape(c, rows, 1)
     column = column.view(1, c, *[1] * (scores.dim() - 4), rows, 1).expand(*scores.shape[:-1], 1)
     return torch.cat([scores, column], -1).softmax(-1)[..., :-1]
+
+
+def log_sums(scores_bcrm: Tensor, problem: Problem) -> Tensor:
+    """The log-sum-exp of grouped scores by query heads, [b, h, n], in float32 or wider."""
+    wide = torch.promote_types(scores_bcrm.dtype, torch.float32)
+    return ungrouped(scores_bcrm.to(wide).logsumexp(-1, keepdim=True), problem)[..., 0]
+
+
+def closed_log_sums(
+    log_sums_bhn: Tensor, sinks_h: Tensor | None, blind_bhn1: Tensor | None
+) -> Tensor:
+    """The log-sum-exp of rows with their sinks counted in; -inf where a row may see nothing."""
+    if blind_bhn1 is not None:
+        log_sums_bhn = log_sums_bhn.masked_fill(blind_bhn1[..., 0], -torch.inf)
+    if sinks_h is None:
+        return log_sums_bhn
+    return torch.logaddexp(log_sums_bhn, sinks_h[:, None].to(log_sums_bhn.dtype))
+
+
+def with_log_sums(out_bhne: Tensor, log_sums_bhn: Tensor | None) -> Any:
+    """What ``attend`` gives: the output, or (out, lse) where there is one."""
+    return out_bhne if log_sums_bhn is None else (out_bhne, log_sums_bhn)
 
 
 def beside_sinks(out_bhne: Tensor, log_sums_bhn: Tensor, sinks_h: Tensor) -> Tensor:

@@ -7,6 +7,8 @@ it is two functions deep: ``build(problem, **options) -> attend`` does once what
     q [batch, heads, q_len, head_dim]      k [batch, kv_heads, kv_len, head_dim]
     out [batch, heads, q_len, v_head_dim]  v [batch, kv_heads, kv_len, v_head_dim]
 
+A problem with ``lse`` wants (out, lse), as :data:`impls.operators.OUTPUTS` describes it.
+
 In phase ``decode`` k and v are the whole cache, the new tokens last. A variant that keeps something
 else of the tokens before (a recurrent state) gives its ``attend`` two methods: ``remember(k, v) ->
 memory``, called once for all tokens but the new ones, outside the clock, and ``step(q, k, v,
@@ -23,6 +25,12 @@ is ``define(x, rows, weights)``, with a context after x. It decodes with ``remem
 A row of ``ranks`` runs over as many processes as its option ``world`` says: ``build(problem, ranks,
 **options) -> attend`` of one rank's share, the options without ``world``; ``ranks`` are the others
 (:mod:`impls.parallel.ranks`). Its ``shares`` say which tokens each rank holds.
+
+An ``attend`` that selects keys by what they hold says which, with ``select(q, k) -> picks``
+[batch, heads that select, q_len, t]: numbers of keys, or of blocks of keys, and -1 for none. Its
+definition then takes ``picks`` by name, and says by which scores they are judged
+(:mod:`attnbench.gate.selection`). Where the row names ``parts``, ``parts(q, k, v)`` gives a
+function of the same inputs for each; the last gives what ``attend`` does.
 
 An ``attend`` may say what ran, with ``note() -> str``. One that compiles may have
 ``alike(problem) -> attend``, for a problem that differs in batch, lengths and the numbers of its
@@ -45,7 +53,7 @@ from impls.operators import Computes as Computes
 if TYPE_CHECKING:
     from impls.problem import Problem
 
-INTERFACE = 2
+INTERFACE = 3
 """Version of the contract between the table and the ruler."""
 
 Level = Literal["core", "layer", "block"]
@@ -148,6 +156,9 @@ class Variant:
     swaps: tuple[str, ...] = ()
     """The attention operators of torch's in whose place ``build`` puts other kernels, for the whole
     process, until ``attend`` is dropped."""
+    parts: tuple[str, ...] = ()
+    """What a call is made of, in order, where each part can be timed apart: ``attend.parts`` gives
+    a function for each."""
     reuses_output: bool = False
     """A call may return the memory that an earlier call returned. In a model the output is copied,
     which its time does not count."""
@@ -166,7 +177,7 @@ class Variant:
             object.__setattr__(self, name, {d: tuple(v) for d, v in names.items()})
         if self.level != "core":
             object.__setattr__(self, "parameters", ())
-        for name in ("devices", "requires", "swaps", "parameters"):
+        for name in ("devices", "requires", "swaps", "parameters", "parts"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         self._check()
         object.__setattr__(self, "tunes", {n: _values(v) for n, v in self.tunes.items()})
@@ -225,6 +236,13 @@ class Variant:
                 f"{self.name} computes {self.computes!r}, so it needs a definition: "
                 "the plain form that its implementation error is measured against"
             )
+
+    @property
+    def takes(self) -> list[str]:
+        """The parameters that it takes: its own, and views, which a core sees as any tensor."""
+        operator = OPERATORS[self.operator]
+        free = operator.views if self.level == "core" and not self.ranks else ()
+        return [name for name in operator.parameters if name in self.parameters or name in free]
 
     def on(self, device: str, what: Literal["dtypes", "masks", "phases"]) -> tuple[str, ...]:
         """The field's value on a device (``cuda:1`` counts as ``cuda``)."""
@@ -488,8 +506,7 @@ def refusal(row: Variant, problem: Problem) -> str | None:
     if refused:
         accepted = listed(row.on(device, "masks"))
         return f"{row.label} takes the masks {accepted} on {device}, not {listed(refused)}"
-    taken = [name for name in OPERATORS[row.operator].parameters if name in row.parameters]
-    if refused := [name for name in problem.parameters if name not in taken]:
+    if refused := [name for name in problem.parameters if name not in row.takes]:
         return f"{row.label} takes no {listed(refused)}"
     return _refused_shape(row, problem)
 

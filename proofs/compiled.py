@@ -178,7 +178,9 @@ COVERED = 0.95
 """Of gluon.flash forward: all EX2 of the weights, but for a number a row that scales sums down."""
 ONE_TOKEN = {"keep"}
 """A kernel that rounds one token, which a thread may load a number at a time."""
-MULTIPLY = {"forward", "backward_keys", "backward_queries", "read_keys", "sums", "walk"}
+MULTIPLY = {
+    "forward", "backward_keys", "backward_queries", "read_keys", "sums", "walk", "prepare",
+}  # fmt: skip
 """Kernels that multiply matrices."""
 CORES = {90: "wgmma", 100: "tcgen05"}
 """What multiplies triton.flash and gluon.flash by two bytes a number; elsewhere mma."""

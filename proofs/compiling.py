@@ -29,6 +29,7 @@ from triton.runtime import driver, jit  # noqa: E402
 import impls  # noqa: E402
 from impls.loading import load_function  # noqa: E402
 from impls.masks import Mask  # noqa: E402
+from impls.operators import inputs as inputs_of  # noqa: E402
 from impls.problem import Problem  # noqa: E402
 from impls.spec import Unavailable, Unsupported, Variant  # noqa: E402
 from proofs.compiled import CHIPS, KIB, covered, read, unseen_releases, wgmma  # noqa: E402
@@ -155,11 +156,13 @@ class Compiler:
 def call(variant: Variant, problem: Problem, options: dict[str, Any]) -> None:
     """One call, with its gradients where the problem asks for them."""
     attend = load_function(variant.build)(problem, **options)
-    p, dtype = problem, getattr(torch, problem.dtype)
-    q = torch.zeros(p.batch, p.heads, p.q_len, p.head_dim, dtype=dtype)
-    k, v = torch.zeros(2, p.batch, p.kv_heads, p.kv_len, p.head_dim, dtype=dtype)
-    out = attend(*(x.requires_grad_(p.gradients) for x in (q, k, v)))
-    if p.gradients:
+    by_place, by_name = [], {}
+    for name, spec in inputs_of(variant.operator, problem).items():
+        x = torch.zeros(spec.shape(problem), dtype=getattr(torch, spec.dtype or problem.dtype))
+        x.requires_grad_(problem.gradients)
+        by_name.update({name: x}) if spec.keyword else by_place.append(x)
+    out = attend(*by_place, **by_name)
+    if problem.gradients:
         out.sum().backward()
 
 

@@ -18,8 +18,8 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from attnbench.core.machine import this_machine, why_not  # noqa: E402
 from attnbench.core.settings import Settings, apply, environment  # noqa: E402
 from impls.loading import load_function  # noqa: E402
 from impls.masks import Mask  # noqa: E402
+from impls.operators import inputs as inputs_of  # noqa: E402
 from impls.problem import Problem  # noqa: E402
 from impls.spec import Variant  # noqa: E402
 
@@ -142,6 +143,41 @@ def masked_sdpa(label: str) -> Callable[[Problem], Function]:
     return build
 
 
+def _by_token(library: Function) -> Function:
+    """A rule of tokens before heads, whose gates come by name."""
+
+    def attend(q: Any, k: Any, v: Any, **gates: Any) -> Any:
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        by_name = {name: gate.transpose(1, 2) for name, gate in gates.items()}
+        return library(q, k, v, **by_name)[0].transpose(1, 2)
+
+    return attend
+
+
+def gated_delta(problem: Problem) -> Function:
+    from transformers.models.qwen3_next import modeling_qwen3_next as theirs
+
+    return _by_token(theirs.torch_chunk_gated_delta_rule)
+
+
+def kda(problem: Problem) -> Function:
+    from transformers.models.kimi_linear import modeling_kimi_linear as theirs
+
+    return _by_token(theirs.chunk_kimi_delta_attention)
+
+
+def ssd(problem: Problem) -> Function:
+    import torch
+    from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan
+
+    def attend(q: Any, k: Any, v: Any, g: Any, dt: Any) -> Any:
+        q, k, v, dt = (x.transpose(1, 2) for x in (q * problem.scale, k, v, dt))
+        rates = -torch.ones(problem.heads)
+        return mamba2_chunk_scan(v, dt, rates, k, q, chunk_size=64).transpose(1, 2)
+
+    return attend
+
+
 def native_mha(problem: Problem) -> Function:
     import torch
 
@@ -168,6 +204,8 @@ class Match:
     mask: str = "none"
     level: str = "core"
     differs: str = ""
+    opposites: Mapping[str, str] = field(default_factory=dict)
+    """Inputs that are another one's negative, where theirs knows one of the two."""
 
     @property
     def name(self) -> str:
@@ -194,6 +232,11 @@ MATCHES = [
       for name in ("strided", "fixed", "dilated", "longformer", "bigbird")),
     *(Match(name, masked_sdpa(name), "SDPA with the pattern as its mask")
       for name in ("longformer", "bigbird")),
+    Match("gated_delta", gated_delta, "transformers", "causal",
+          differs="theirs sums decays in float32"),
+    Match("kda", kda, "transformers", "causal", differs="theirs sums decays in float32"),
+    Match("ssd", ssd, "transformers", "causal", opposites={"g": "dt"},
+          differs="theirs makes each decay of dt"),
     Match("mha", native_mha, "nn.MultiheadAttention", level="layer", differs="other weights"),
     Match("block", native_block, "nn.TransformerEncoderLayer", level="block",
           differs="other weights"),
@@ -230,7 +273,9 @@ def pair(match: Match, phase: str) -> tuple[list[float], float]:
     problem = problem_of(length, match.mask, phase, HEADS, match.level)
     row = impls.table().find(match.ours)
     assert row.supports(problem) is None, row.supports(problem)
-    inputs = make(problem, 0)
+    inputs = make(problem, 0, inputs_of(row.operator, problem))
+    for name, other in match.opposites.items():
+        inputs[name].copy_(-inputs[other])
     torch.manual_seed(0)
     ours = Call(problem, load_function(row.build)(problem, **row.chosen), inputs)
     layer = match.theirs(problem)
@@ -308,7 +353,7 @@ def exponents(row: Variant, mask: str, phase: str) -> tuple[float, float]:
     best, peaks, calls = dict.fromkeys(LENGTHS, math.inf), [], {}
     for n in LENGTHS:
         problem = problem_of(n, mask, phase)
-        inputs = make(problem, 0)
+        inputs = make(problem, 0, inputs_of(row.operator, problem))
         attend = load_function(row.build)(problem, **row.chosen)
         dout = torch.randn(problem.output_shape) if problem.gradients else None
         calls[n] = Call(problem, attend, inputs), dout

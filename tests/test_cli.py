@@ -36,13 +36,18 @@ PARENT = ("core", "sweep", "answer", "report", "command", "features", "notebook"
 """What runs in the parent process; workers and meters need torch."""
 WORKERS = {
     "device",
+    "distil",
+    "judged",
+    "lm_worker",
     "pretrained_worker",
     "recall_worker",
+    "swappable",
     "worker",
     "profiler",
     "biases",
     "layers",
     "one_head",
+    "padding",
     "word_vectors",
 }
 IMPORTED = """
@@ -140,6 +145,7 @@ def ran(tmp_path_factory, inverted):
     out = tmp_path_factory.mktemp("ran")
     words = [*NAMES, "--table", inverted, "--seq", "48", "--heads", "2", "--phase", "forward"]
     words += ["--inputs", "normal,peaky", "--budget", "0.02", "--seed", "7", "--out", out]
+    words += ["--same-bits"]
     with measured_here():
         return well("run", *words, status=1), only_run(out)
 
@@ -166,6 +172,7 @@ def test_the_records_and_the_header_of_a_run_are_valid_and_belong_to_it(ran):
         assert (sent["run"], sent["seed"]) == (path.name, 7)
         if (time := sent["time"]) is None:
             continue
+        assert sent["determinism"]["batch"] is not None, "tried of each, and not of the first alone"
         assert time["n"] == len(time["samples_s"]) >= 7
         assert time["low_s"] <= time["median_s"] <= time["high_s"]
         assert time["min_s"] == min(time["samples_s"])

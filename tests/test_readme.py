@@ -5,6 +5,8 @@ import shlex
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from attnbench.command import arguments
 from attnbench.core.checkout import Repository, find_commit
 from attnbench.features.commits.rows import rows_of
@@ -53,6 +55,7 @@ def test_the_test_files_that_the_checks_name_are_there():
     assert len(named) > 8 and not [name for name in named if not (ROOT / name).exists()]
 
 
+@pytest.mark.slow
 def test_the_variant_that_is_shown_passes_the_check_as_it_stands(tmp_path, monkeypatch):
     (code,) = re.findall(r"<!-- example: mine.py -->\n```python\n(.*?)```", README, re.DOTALL)
     (tmp_path / "mine.py").write_text(code)

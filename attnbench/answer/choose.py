@@ -27,7 +27,7 @@ from attnbench.core.format import name_and_kind, percent, size, time_interval
 from attnbench.core.record import FINDINGS
 from attnbench.core.stats import Interval, Verdict
 from impls.errors import CantBeDone
-from impls.operators import further
+from impls.operators import OPERATORS, further
 
 if TYPE_CHECKING:
     from attnbench.core.record import Record
@@ -57,6 +57,10 @@ class Wants:
     max_error: float | None = None
     """Relative to exact softmax: of an exact variant its rounding, of another its distance."""
     allowed: tuple[str, ...] = ()
+    operator: str = EXACT
+    """What has to be computed, where that is not softmax; then nothing else may be used."""
+    same_bits: bool = False
+    """Only what was seen to give an element the same bits whatever the batch."""
 
     def __post_init__(self) -> None:
         if unknown := [word for word in self.allowed if word not in KINDS]:
@@ -70,11 +74,21 @@ class Wants:
         """Operators that a variant may compute."""
         return (EXACT, *(KINDS[word] for word in self.allowed))
 
+    def allows(self, operator: str) -> bool:
+        """True for an operator that may be used, or for how it looks from softmax."""
+        if self.operator != EXACT:
+            return operator == self.operator
+        computes = OPERATORS[operator].computes if operator in OPERATORS else operator
+        return computes in self.computes
+
     def words(self) -> list[str]:
         """``exact``, ``in 8 GiB``, ``error at most 0.01``"""
-        words = [f"exact or {' or '.join(self.allowed)}" if self.allowed else "exact"]
+        exact = "exact" if self.operator == EXACT else self.operator
+        allowed = self.allowed if self.operator == EXACT else ()
+        words = [" or ".join([exact, *allowed])]
         words += [f"in {size(self.max_memory)}"] if self.max_memory else []
         words += [f"error at most {self.max_error:g}"] if self.max_error else []
+        words += ["the same bits whatever the batch"] if self.same_bits else []
         return words
 
 
@@ -86,6 +100,7 @@ class Why(StrEnum):
     MEMORY = "memory"
     ERROR = "error"
     INPUTS = "wrong on other inputs"
+    BITS = "other bits"
     STATUS = "failed elsewhere"
     SLOW = "far behind"
     UNTRIED = "untried"
@@ -133,25 +148,33 @@ class Choice:
 
     def sentence(self) -> str:
         """The answer."""
-        where = f"{self.problem} ({', '.join(self.wants.words())})"
+        return f"{self.problem} ({', '.join(self.wants.words())}): {self.advice()}"
+
+    def advice(self) -> str:
+        """The answer without the problem."""
         r = self.ranking
         if r is None:
-            return f"{where}: no answer: {self.why_not}"
+            return f"no answer: {self.why_not}"
         w = r.winner
         time = time_interval(w.median_s, w.low_s, w.high_s)
-        text = f"{where}: use {_name(w)}, {'' if w.measured else 'predicted at '}{time}"
+        text = f"use {self._name(w)}, {'' if w.measured else 'predicted at '}{time}"
         if w.memory_bytes is not None:
             text += f" and {size(w.memory_bytes)}"
         if r.equal:
-            text += f"; tied with {', '.join(map(_name, r.equal))}"
+            text += f"; tied with {', '.join(map(self._name, r.equal))}"
         if r.next:
-            text += f"; {r.lead} ahead of {_name(r.next)}{', in pairs' if self.pairs else ''}"
+            text += f"; {r.lead} ahead of {self._name(r.next)}{', in pairs' if self.pairs else ''}"
         if len(r.all) == 1:
             text += "; the only one that is known"
         if w.flags:
             kinds = dict.fromkeys(flag.split(":")[0] for flag in w.flags)
             text += f" (noisy: {' and '.join(kinds)})"
         return text
+
+    def _name(self, candidate: Candidate) -> str:
+        """With what it computes, where that is another operator than the one asked for."""
+        asked = self.wants.operator != EXACT
+        return candidate.name if asked else name_and_kind(candidate.name, candidate.computes)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
@@ -169,10 +192,6 @@ class Choice:
             "pairs": list(self.pairs),
             "sentence": self.sentence(),
         }
-
-
-def _name(candidate: Candidate) -> str:
-    return name_and_kind(candidate.name, candidate.computes)
 
 
 # ---- who could be chosen -------------------------------------------------------------------------
@@ -226,21 +245,25 @@ def choose(
     results += [
         Excluded(name, Why.ABSENT, "the run has nothing of it")
         for name, row in table.rows.items()
-        if name not in there and row.computes in wants.computes and not row.ranks
-        if row.supports(problem) is None and not further(row.operator)
+        if name not in there and wants.allows(row.operator) and not row.ranks
+        if row.supports(problem) is None
+        if wants.operator != EXACT or not further(row.operator)
     ]
     return make_choice(problem, wants, results, margin=margin, source=source)
 
 
 def _judge(label: str, evidence: VariantRecords, wants: Wants) -> Candidate | Excluded:
     computes = evidence.row.computes if evidence.row else evidence.records[0].computes
-    if computes not in wants.computes:
+    if not wants.allows(evidence.row.operator if evidence.row else computes):
         return Excluded(label, Why.COMPUTES, f"it computes {computes}")
     for why, reason in _ruled_out(evidence):
         return Excluded(label, why, reason)
-    memory, error = evidence.memory(), evidence.error()
+    exact = computes == EXACT or wants.operator != EXACT
+    memory, error = evidence.memory(), evidence.error(exact=exact)
     if (broken := _breaks(label, memory, error, wants)) is not None:
         return broken
+    if wants.same_bits and (other := _other_bits(label, evidence)) is not None:
+        return other
     time = evidence.time()
     if isinstance(time, str):
         return Excluded(label, Why.UNKNOWN, time)
@@ -259,7 +282,8 @@ def _judge(label: str, evidence: VariantRecords, wants: Wants) -> Candidate | Ex
         time.measured,
         memory_bytes=None if memory is None else round(memory.value),
         error=error,
-        skill=near.distance.skill if near.distance and computes != EXACT else None,
+        skill=near.distance.skill if near.distance and not exact else None,
+        kept=near.distance.kept if near.distance else None,
         setup_s=near.setup_s,
         flags=tuple(evidence.own.time.doubts) if evidence.own and evidence.own.time else (),
     )
@@ -285,6 +309,20 @@ def _breaks(
             reasons.append(f"its error is {error:.2g}")
     why = Why.MEMORY if "memory" in needs else Why.ERROR
     return Excluded(label, why, " and ".join(reasons), needs) if needs else None
+
+
+def _other_bits(label: str, evidence: VariantRecords) -> Excluded | None:
+    """Out, where a batch element may have other bits than it gets alone, or it is not known."""
+    for record in evidence.records:
+        d = record.determinism
+        if d is not None and False in (d.repeats, d.batch, d.place):
+            return Excluded(label, Why.BITS, f"{d.words()}, on {record.problem}")
+    for record in evidence.beside:
+        d = record.determinism
+        if d is None or None in (d.repeats, d.batch, d.place):
+            why = f": {d.why}" if d and d.why else "; a run with --same-bits tries each measurement"
+            return Excluded(label, Why.UNKNOWN, f"its bits were not tried on {record.problem}{why}")
+    return None
 
 
 def _ruled_out(evidence: VariantRecords) -> Iterator[tuple[Why, str]]:

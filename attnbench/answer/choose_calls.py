@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from attnbench.answer.mends import Priced
     from attnbench.answer.ranking import Candidate
     from attnbench.core.call import CallForm
+    from impls.problem import Problem
 
 ELSEWHERE = 0.03
 """The distance of a ratio in a program from that of pairs, whose calls follow nothing else."""
@@ -228,6 +229,7 @@ class ModelCall:
     setups: int = 0
     """The calls at which a variant that attnbench puts in has not met the mask or the lengths."""
     details: CallDetails = PLAIN
+    problem: Problem | None = None
 
 
 @dataclass(frozen=True)
@@ -243,16 +245,17 @@ def for_whole_model(calls: Sequence[ModelCall], tables: Sequence[str] = ()) -> W
     """One implementation for all layers of a transformers model, where it was timed on all of the
     model's calls and they gain by it, set-up for each new mask included; else why there is none.
     """
+    problems = [call.problem for call in calls if call.problem is not None]
     if unknown := [c.site for c in calls if c.uses not in c.times]:
         return WholeModel(why=f"how long the calls of {unknown[0]} take now is not known")
 
     def serves(variant: str, call: ModelCall) -> bool:
-        there = variant in call.times and bool(in_transformers(variant, tables))
+        there = variant in call.times and bool(in_transformers(variant, tables, problems))
         return there and can_serve(find_row(variant, tables), call.details) is None
 
     def then_s(variant: str, what: str = "median_s") -> float:
         seconds: float = sum(c.calls * getattr(c.times[variant], what) for c in calls)
-        if transformers_name(variant):
+        if transformers_name(variant, problems):
             return seconds
         setup = sum(c.setups * (c.times[variant].setup_s or 0.0) for c in calls)
         return seconds + setup + sum(c.calls for c in calls) * BRIDGE_S * pace()
@@ -266,7 +269,7 @@ def for_whole_model(calls: Sequence[ModelCall], tables: Sequence[str] = ()) -> W
         return WholeModel(why=f"no other variant serves all {counted(len(calls), 'site')}")
     best = min(able, key=then_s)
     if then_s(best, "high_s") < now_s("low_s"):
-        return WholeModel(best, in_transformers(best, tables))
+        return WholeModel(best, in_transformers(best, tables, problems))
     factor = ratio(then_s(best) / now_s("median_s"))
     return WholeModel(
         why=f"with {best} for all {counted(len(calls), 'site')}, and what attnbench does at each "

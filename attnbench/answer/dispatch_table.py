@@ -11,9 +11,10 @@ As a file it is JSON::
                              {"from": 1001, "to": 4096, "queries": "same", "variant": "sdpa"}]}]}
 
 Lengths are of the keys, both ends included; ``queries`` is how many there are, ``"same"`` for as
-many as keys. ``inputs`` in ``made`` are the kinds of inputs on which the gate passed each variant;
-it may be missing. Of the ranges that speak of a call the first counts. Only what is exactly softmax
-attention may stand in a table: a program that calls it asked for no other operator.
+many as keys. An entry whose calls set parameters has them: ``"parameters": {"softcap": 50.0,
+"sinks": true}``. ``inputs`` in ``made`` are the kinds of inputs on which the gate passed each
+variant; it may be missing. Of the ranges that speak of a call the first counts. Only what is
+exactly softmax attention may stand in a table: a program that calls it asked for no other operator.
 """
 
 from __future__ import annotations
@@ -29,17 +30,23 @@ from attnbench import __version__
 from attnbench.core.disk import unwritable, write_whole
 from impls.errors import CantBeDone
 from impls.masks import InvalidMask, Mask
+from impls.operators import operator
 from impls.problem import INPUTS, InvalidProblem, Problem
-from impls.spec import DTYPES, InvalidRow
+from impls.spec import DTYPES, InvalidRow, listed
 
 if TYPE_CHECKING:
     from impls import Table
     from impls.spec import Variant
 
+EARLIER_INPUTS = INPUTS[:4]
+"""The kinds that a run checked whose header doesn't name them."""
 SAME = "same"
 """As many queries as keys."""
 AGAIN = "make one with 'attnbench choose --export'"
 
+SOFTMAX = operator("softmax")
+SETTINGS = (*SOFTMAX.numbers, *SOFTMAX.further)
+"""What a call can set."""
 PHASES = ("forward", "train", "decode")
 """Phases of a call; nobody calls a backward alone."""
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -65,7 +72,13 @@ class Range(
         return length if self.queries == SAME else int(self.queries)
 
 
-class DispatchEntry(Struct, frozen=True, forbid_unknown_fields=True):
+def settings_key(parameters: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """What is alike in calls that set the same, whatever their numbers' last digits."""
+    rounded = {n: x if x is True else float(f"{x:.6g}") for n, x in parameters.items()}
+    return tuple(sorted(rounded.items()))
+
+
+class DispatchEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Calls that are alike but for their lengths, and who takes them at which. Raises
     :class:`InvalidTable` for what can't be one.
     """
@@ -80,6 +93,8 @@ class DispatchEntry(Struct, frozen=True, forbid_unknown_fields=True):
     batch: tuple[Count, Count]
     """The least and the most."""
     ranges: Annotated[tuple[Range, ...], Meta(min_length=1)]
+    parameters: dict[str, float | bool] = {}
+    """The parameters of softmax that its calls set."""
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -89,14 +104,18 @@ class DispatchEntry(Struct, frozen=True, forbid_unknown_fields=True):
                 raise InvalidTable(f"{low} … {high}: the least is above the most")
         try:
             msgspec.structs.force_setattr(self, "mask", str(Mask.parse(self.mask)))
-            list(self.examples("cpu"))
+            if unknown := self.parameters.keys() - {*SETTINGS}:
+                able = ", ".join(SETTINGS)
+                raise InvalidTable(f"{listed(sorted(unknown))} can't be set: {able} can")
+            some = [problem for _, problem in self.examples("cpu")]
+            msgspec.structs.force_setattr(self, "parameters", some[0].parameters)
         except (InvalidProblem, InvalidMask) as error:
             raise InvalidTable(str(error)) from None
 
     @property
     def alike(self) -> tuple[Any, ...]:
         """The fields that two calls share to be the same entry's, but for batch and lengths."""
-        return msgspec.structs.astuple(self)[:7]
+        return (*msgspec.structs.astuple(self)[:7], settings_key(self.parameters))
 
     def takes(self, batch: int, length: int, queries: int) -> str | None:
         """The variant for a call of this size; None where nothing was measured near it."""
@@ -110,7 +129,7 @@ class DispatchEntry(Struct, frozen=True, forbid_unknown_fields=True):
         """Every variant with the least and the largest call that it is to take."""
         names = ("heads", "kv_heads", "head_dim", "v_head_dim", "dtype", "phase")
         fixed: dict[str, Any] = {name: getattr(self, name) for name in names}
-        fixed |= {"mask": Mask.parse(self.mask), "device": device}
+        fixed |= {"mask": Mask.parse(self.mask), "device": device, **self.parameters}
         for each in self.ranges:
             for batch, length in zip(self.batch, (each.first, each.last), strict=True):
                 q_len = each.query_count(length)
@@ -129,6 +148,8 @@ class Origin(Struct, frozen=True, omit_defaults=True):
     run: Any
     driver: str | None = None
     inputs: list[str] | None = None
+    same_bits: bool = False
+    """Its variants give an element the same bits whatever the batch, so an entry takes all."""
 
 
 class DispatchTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -180,7 +201,7 @@ class DispatchTable(Struct, frozen=True, forbid_unknown_fields=True):
             ) from None
 
 
-def made_of(header: Mapping[str, Any]) -> Origin:
+def made_of(header: Mapping[str, Any], *, same_bits: bool = False) -> Origin:
     """The origin of a table, from the header of the run behind it."""
     machine = header["machine"]
     device = header.get("grid", {}).get("device", "cpu").split(":")[0]
@@ -193,5 +214,6 @@ def made_of(header: Mapping[str, Any]) -> Origin:
         protocol=header.get("protocol"),
         run=header.get("run", ""),
         driver=machine["gpus"][0]["driver"] if device == "cuda" and machine.get("gpus") else None,
-        inputs=list(INPUTS),
+        inputs=header.get("checked_inputs", list(EARLIER_INPUTS)),
+        same_bits=same_bits,
     )

@@ -10,9 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from attnbench.answer.paste import PLAIN, CallDetails, can_serve, find_row, in_transformers
+from attnbench.answer.paste import (
+    PLAIN,
+    CallDetails,
+    beyond_torch,
+    can_serve,
+    find_row,
+    in_transformers,
+)
 from attnbench.core.call import BACKENDS
 from attnbench.core.format import counted, ratio
+from impls.spec import listed
 
 if TYPE_CHECKING:
     from attnbench.answer.ranking import Ranking
@@ -122,13 +130,13 @@ def in_engine(engine: str, calls: Sequence[EngineCall], tables: Sequence[str] = 
     advised = winners.pop() if len(winners) == 1 else ""  # one of a tie need not be the fastest
     best = advised if advised in seconds else min(seconds, key=seconds.__getitem__)
     if not (why := _refusal(engine, best, calls, tables)):
-        return EngineAnswer(engine, best, _lines(engine, best, tables))
+        return EngineAnswer(engine, best, _lines(engine, best, calls, tables))
     others = [name for name in seconds if not _refusal(engine, name, calls, tables)]
     if not others:
         return EngineAnswer(engine, why=f"{why}. It can take none of the others that were measured")
     other = min(others, key=seconds.__getitem__)
     times = seconds[other] / seconds[best]
-    instead = Alternative(other, times, _lines(engine, other, tables))
+    instead = Alternative(other, times, _lines(engine, other, calls, tables))
     why = f"{why}. It can take {other}, {ratio(times)} as long"
     return EngineAnswer(engine, why=why, instead=instead)
 
@@ -173,8 +181,12 @@ def _refused_by_vllm(problem: Problem) -> str:
 
 def _refusal(engine: str, variant: str, calls: Sequence[EngineCall], tables: Sequence[str]) -> str:
     """The reason why an engine can't take a variant for these calls; empty where it can."""
-    if not _lines(engine, variant, tables):
+    if not _lines(engine, variant, calls, tables):
         return f"{engine} has no {variant}"
+    if engine in LINES:
+        for call in calls:
+            if names := beyond_torch(call.problem):
+                return f"{engine} is not known to hand {listed(names)} to {variant}"
     for call in calls if engine == "diffusers" else ():
         mask = call.problem.mask
         causal = mask.is_causal(call.problem.shape)
@@ -185,7 +197,9 @@ def _refusal(engine: str, variant: str, calls: Sequence[EngineCall], tables: Seq
     return ""
 
 
-def _lines(engine: str, variant: str, tables: Sequence[str]) -> list[str]:
+def _lines(
+    engine: str, variant: str, calls: Sequence[EngineCall], tables: Sequence[str]
+) -> list[str]:
     if engine in LINES:
         return list(LINES[engine].get(variant, ()))
-    return in_transformers(variant, tables)
+    return in_transformers(variant, tables, [call.problem for call in calls])

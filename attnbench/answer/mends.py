@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
+from attnbench.answer.paste import beyond_torch
 from attnbench.core.call import BACKENDS, CallForm, TensorForm
 from attnbench.core.stats import Interval, Verdict
 from impls.masks import Mask
@@ -50,6 +51,8 @@ def mends(
     """
     alike = [call for call in others if _one_token(call[1]) == _one_token(problem)]
     unlike = [call for call in others if call not in alike]
+    if form.api in ("products", "eager") and beyond_torch(problem):
+        return list(_gradients(form))  # the mask, too, is changed by calling torch's function
     masks = []
     for mend in _masks(form, problem):
         if all(_holds(mend.key, *call) for call in alike):
@@ -158,7 +161,7 @@ def _more_axes(mask: TensorForm | None, problem: Problem) -> TensorForm | None:
 
 
 def _tensors(form: CallForm, problem: Problem) -> Iterator[Mend]:
-    """Other layouts of queries, keys and values, and whether torch notes what a gradient needs."""
+    """Other layouts of queries, keys and values; no gradient."""
     torchs = form.api in ("sdpa", "mha") and form.returns != "weights"
     if form.repeated > 1 and not form.enable_gqa and form.api in ("sdpa", "products"):
         yield Mend("enable_gqa", "enable_gqa=True in place of repeat_interleave", _grouped)
@@ -171,6 +174,11 @@ def _tensors(form: CallForm, problem: Problem) -> Iterator[Mend]:
     if len(form.k.shape) == 4 and form.k.shape[1] < form.q.shape[1] and not form.enable_gqa:
         words = "enable_gqa=True: key and value have fewer heads than query"
         yield Mend("enable_gqa", words, lambda f: replace(f, enable_gqa=True))
+    yield from _gradients(form)
+
+
+def _gradients(form: CallForm) -> Iterator[Mend]:
+    """No gradient, where nobody asks for one."""
     # without gradients nn.MultiheadAttention takes another path, which may be slower
     if form.gradient and not form.asked and form.api != "mha":
         words = "torch.no_grad() around it: nobody asks for a gradient"
@@ -233,7 +241,7 @@ def _sdpa_kernel(form: CallForm) -> str:
     return f"sdpa_kernel([{backends}], set_priority=True)"
 
 
-def lines(form: CallForm, keys: Sequence[str], *, axes: int = 4) -> list[str]:
+def lines(form: CallForm, keys: Sequence[str], problem: Problem, *, axes: int = 4) -> list[str]:
     """A call with its mends, as a program would make it whose tensors have so many axes."""
     if form.api in ("flex", "flex compiled"):
         return ["flex_attention = torch.compile(flex_attention)"]
@@ -246,7 +254,7 @@ def lines(form: CallForm, keys: Sequence[str], *, axes: int = 4) -> list[str]:
         "attn_mask=attn_mask": form.mask is not None,
         "is_causal=True": form.is_causal,
         f"dropout_p={form.dropout:g}": form.dropout > 0,
-        f"scale={form.scale}": form.scale is not None,
+        f"scale={problem.scale!r}": "scale" in problem.parameters,
         "enable_gqa=True": form.enable_gqa,
     }
     words = [word for word, so in flags.items() if so]
@@ -382,7 +390,7 @@ class Pricer:
         if "sdpa" in keys and self._form.api == "eager":
             return ['model.set_attn_implementation("sdpa")']
         axes = len(self._form.q.shape) if len(form.q.shape) == 4 else 4
-        return lines(form, keys, axes=axes)
+        return lines(form, keys, self._problem, axes=axes)
 
     def _pairs(self, form: CallForm, some: Sequence[Mend]) -> dict[str, Any]:
         """Pairs of a form and the form with these mends."""

@@ -13,8 +13,7 @@ from attnbench.core.call import BACKENDS
 from impls import Table, own_rows
 from impls.errors import CantBeDone
 from impls.masks import Mask
-from impls.operators import further
-from impls.problem import is_usual
+from impls.operators import OUTPUTS, further
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,27 +48,25 @@ def _options_of(p: Problem) -> list[tuple[str, ...]]:
     options += [("--dtype", p.dtype), ("--mask", p.mask), ("--phase", p.phase)]
     options += [("--inputs", p.inputs)] if p.inputs != "normal" else []
     for name, value in p.parameters.items():
-        options += [(f"--{name}",) if value is True else (f"--{name}", f"{value:g}")]
+        option = f"--{name.replace('_', '-')}"
+        options += [(option,) if value is True else (option, _digits(value))]
     options += [("--device", p.device)]
     return [tuple(map(str, option)) for option in options]
+
+
+def _digits(number: float) -> str:
+    """All of its digits, so that the problem is the same."""
+    return str(number).removesuffix(".0")
 
 
 @dataclass(frozen=True)
 class CallDetails:
     """Demands of a call beside its problem."""
 
-    scale: float | None = None
-    """The factor of its scores, where that is not the problem's head_dim**-0.5."""
     dropout: float = 0.0
     returns: str = ""
     """A second value that it must return: ``lse``, the log-sum-exp of each row's scores, or
     ``weights``."""
-
-    @classmethod
-    def of(cls, problem: Problem, scale: float | None = None, **more: Any) -> CallDetails:
-        """Those of a call on this problem, with the scale that was passed to it."""
-        usual = scale is None or is_usual(scale, problem.head_dim)
-        return cls(None if usual else scale, **more)
 
 
 PLAIN = CallDetails()
@@ -79,15 +76,20 @@ def can_serve(row: Variant, details: CallDetails) -> str | None:
     """None where the variant can do what the call asks for, else a sentence."""
     if details.returns:
         words = {"lse": "log-sum-exp"}.get(details.returns, details.returns)
+        if details.returns in row.parameters:
+            return (
+                f"{row.label} is measured without the {words}, and the call needs it: --"
+                f"{details.returns} measures it with"
+            )
         return f"{row.label} returns the output alone, and the call needs the {words}"
     if details.dropout and not row.dropout:
         return f"{row.label} does no dropout, and the call drops {details.dropout:g} of the weights"
-    if details.scale is not None and row.computes == OWN:
-        return (
-            f"{row.label} computes {OWN}, which has no scores to scale, and the call scales them "
-            f"by {details.scale:.6g}"
-        )
     return None
+
+
+def beyond_torch(problem: Problem) -> list[str]:
+    """The problem's parameters that scaled_dot_product_attention hasn't."""
+    return [name for name in problem.parameters if name not in ("scale", "v_in_k")]
 
 
 TRANSFORMERS = {
@@ -104,9 +106,12 @@ FILES = {"dense", "bias"}
 OF_A_BATCH = {"padding", "document"}
 
 
-def transformers_name(variant: str) -> str:
-    """The name that transformers itself has for a variant; empty where it has none."""
-    return TRANSFORMERS.get(variant, "")
+def transformers_name(variant: str, problems: Iterable[Problem] = ()) -> str:
+    """The name that transformers itself has for a variant; empty where it has none, or where its
+    own leaves out what the problems set.
+    """
+    left_out = variant == "sdpa" and any(map(beyond_torch, problems))
+    return "" if left_out else TRANSFORMERS.get(variant, "")
 
 
 def lines_for(variant: str, problems: Iterable[Problem]) -> list[str]:
@@ -141,29 +146,31 @@ def lines(
     """
     if details != PLAIN and can_serve(find_row(variant, tables), details) is not None:
         return []
-    settings = dict(problem.parameters)
-    if details.scale is not None:
-        settings["scale"] = details.scale
+    settings = problem.settings
+    flags = [name for name in problem.parameters if name not in settings]
+    values = f"k[..., :{problem.v_head_dim}]" if "v_in_k" in flags else "v"
+    besides = [name for name in flags if name in OUTPUTS]
     inputs = [*_inputs_by_name(variant, tables)]
-    inputs += [name for name, value in settings.items() if value is True]
-    more = [f"{name}={value!r}" for name, value in settings.items() if value is not True]
+    inputs += [name for name in flags if name not in (*besides, "v_in_k")]
+    more = [f"{name}={value!r}" for name, value in settings.items()]
     more += [f"{name}={name}" for name in inputs]
+    more += [f"return_{name}=True" for name in besides]
     more += [f"dropout_p={details.dropout!r}"] if details.dropout else []
     notes = ["dropout_p: 0.0 outside training"] if details.dropout else []
     backend = BACKENDS.get(variant.removeprefix("sdpa."), "") if variant != "sdpa" else ""
-    plain = not settings.keys() - {"scale"}
+    plain = not beyond_torch(problem)
     torchs = _mask_for_torch(problem) if plain and (backend or variant == "sdpa") else None
     mask, note = ("mask=mask", "") if any_mask else _mask_for_attnbench(problem)
     comment = "; ".join(filter(None, [note, *notes]))
     comment = f"  # {comment}" if comment else ""
     if torchs is None or any_mask:
-        words = ["q, k, v", mask, *more]
+        words = [f"q, k, {values}", mask, *more]
         return [
             "import attnbench",
             f"attend = attnbench.attention({_arguments(variant, tables)})",
-            f"out = attend({', '.join(words)}){comment}",
+            f"{', '.join(('out', *besides))} = attend({', '.join(words)}){comment}",
         ]
-    words = ["q, k, v", *torchs, *more, *["enable_gqa=True"] * (problem.group > 1)]
+    words = [f"q, k, {values}", *torchs, *more, *["enable_gqa=True"] * (problem.group > 1)]
     call = f"out = F.scaled_dot_product_attention({', '.join(words)}){comment}"
     start = ["import torch.nn.functional as F"]
     if not backend:
@@ -211,11 +218,13 @@ def _inputs_by_name(variant: str, tables: Sequence[str]) -> tuple[str, ...]:
         return ()
 
 
-def in_transformers(variant: str, tables: Sequence[str] = ()) -> list[str]:
-    """Python by which all layers of a transformers model use this variant."""
+def in_transformers(
+    variant: str, tables: Sequence[str] = (), problems: Iterable[Problem] = ()
+) -> list[str]:
+    """Python by which all layers of a transformers model use this variant on these problems."""
     if _inputs_by_name(variant, tables):
         return []
-    if own := transformers_name(variant):
+    if own := transformers_name(variant, problems):
         return [f'model.set_attn_implementation("{own}")']
     start = ["import attnbench.models.transformers"]
     if "?" in variant or variant not in own_rows():
@@ -245,7 +254,7 @@ def pasted(choice: Choice) -> dict[str, Any]:
     if choice.ranking and choice.problem.level == "core":  # others have weights: a module
         name, tables = choice.ranking.winner.variant, tables_of(choice)
         parts["code"] = lines(name, choice.problem, tables=tables)
-        parts["transformers"] = in_transformers(name, tables)
+        parts["transformers"] = in_transformers(name, tables, [choice.problem])
     return parts
 
 

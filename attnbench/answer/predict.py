@@ -117,11 +117,14 @@ class VariantRecords:
         estimate = predict(peaks, self.problem.kv_len)
         return None if estimate.off > TRUSTED else estimate
 
-    def error(self) -> float | None:
-        """To exact softmax, relative, the worst of output and gradients; None if not measured."""
+    def error(self, *, exact: bool) -> float | None:
+        """Relative, the worst of output and gradients; None if not measured.
+
+        ``exact``: to what it computes; else its output's distance to exact softmax.
+        """
         errors = []
         for r in self.beside:
-            if r.computes == "softmax":
+            if exact:
                 errors += [e.relative for e in (r.error or {}).values()]
             elif r.distance:
                 errors.append(r.distance.relative)

@@ -47,6 +47,8 @@ class Candidate:
     """Relative to exact softmax."""
     skill: float | None = None
     """The share of what softmax does beyond averaging that an inexact variant keeps."""
+    kept: float | None = None
+    """The share of softmax's weight on the keys that it selects; None of what selects none."""
     setup_s: float | None = None
     flags: tuple[str, ...] = ()
     same: tuple[str, ...] = ()

@@ -35,6 +35,8 @@ class Faster:
     """The winner's median over its own."""
     distance: float | None
     skill: float | None
+    kept: float | None = None
+    """The share of softmax's weight on the keys that it selects."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def standings(regime: Regime, margin: float = MARGIN) -> list[Standing]:
                 continue
             best, t, far = answer.time, r.time, r.distance
             if t.clock == best.clock and beats(t, best, margin):
-                quality = (far.relative, far.skill) if far else (None, None)
+                quality = (far.relative, far.skill, far.kept) if far else (None, None)
                 faster.append(Faster(r.variant, r.computes, best.median_s / t.median_s, *quality))
         faster.sort(key=lambda f: -f.speedup)
         results.append(Standing(length, answer, len(timed), tuple(faster)))

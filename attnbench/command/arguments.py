@@ -74,7 +74,7 @@ TABLE = """
   document:100,156, packed:lognormal,64,0, padding:90,128, leftpad:38,0, alibi, dense:FILE.npy,
   bias:FILE.npy; causal+alibi; causal@upper-left. Give it again for more
 --phase P,… words: forward, train, backward, decode
---inputs KIND,… words: normal, peaky, outliers, equal_keys, captured:FILE.npz
+--inputs KIND,… words: normal, peaky, outliers, equal_keys, sunk, captured:FILE.npz
 + parameters
 --level L,… words: core, layer, block; those of the variants named if not given
 --device DEVICE: cpu, cuda or cuda:1
@@ -97,6 +97,10 @@ variants VARIANT *: all of the table if none
 #
 --world N count: processes, for variants that run over several
 + settings
+[published]
+--model NAME: a published model, a kind of attention layer each: gpt-oss-20b, llama-3.1-8b …;
+  'attnbench list --models' names all; on a CPU scaled to it
+--tp N count: with --model: its heads dealt out to so many ranks, one of which is measured
 [pairs]
 --margin M share: the least difference that is one; 0.01 or this machine's noise floor if not given
 --budget S seconds: of pairs a problem, 30; of two commits, of a measurement, checks included, 240
@@ -112,8 +116,12 @@ variants VARIANT *: all of the table if none
 == see
 [list] the table: every variant, what it computes, whether it can run here, or why not
 $ attnbench list --why
+$ attnbench list --matrix
+$ attnbench list --models
 + tables
 --why: why a variant can't run here, and what to do about it
+--models: the models of --model, their kinds of layer, and where each was read
+--matrix: what each takes: masks, devices, dtypes, phases, parameters and shapes
 [show] one variant: mathematics, cost, support; with --text, the map it makes
 $ attnbench show gla
 $ attnbench show longformer --text 'the cat sat on the mat'
@@ -143,12 +151,15 @@ $ attnbench selfcheck
 [run] measure a grid: speed, memory and accuracy; the answer at the end
 $ attnbench run
 $ attnbench run sdpa flex chunked --seq 1024,4096 --phase train
+$ attnbench run --model gpt-oss-20b --tp 2
 $ attnbench run --resume latest
 + variants
 + grid
++ published
 --problems FILE: instead of a grid: the problems of a program, as 'attnbench capture' wrote them
 --budget S seconds: seconds of sampling a measurement
 --out DIR =results: where runs are kept
+--same-bits: try each measurement for them, as 'choose --same-bits' needs
 --energy: joules a call too, where the device counts them: seconds more a measurement
 --engine - =local local|ray: where: this machine, or the nodes of a Ray cluster
 --address HOST:PORT: of the cluster's head node; the one that this machine belongs to if not given
@@ -215,11 +226,13 @@ name NAME: a variant, as 'list' names it
 $ attnbench choose --seq 4096 --heads 16 --phase train
 $ attnbench choose --problems calls.json
 $ attnbench choose --problems calls.json --verify -- python train.py
+$ attnbench choose --model qwen3-next-80b-a3b --seq 4096
 $ attnbench choose --seq 4096 --for sdpa_kernel
 # the problem: one value each; --seq must be given. Forward, with a causal mask, and one sequence
   of 4 heads of 64 (on a GPU 2 of 16 heads of 128, in bfloat16) if not given
 + axes
 #
++ published
 --problems FILE: calls as 'attnbench capture' wrote them: an answer each
 --verify: run the program that follows -- as it is and with the advice in place, in turn
 program PROGRAM *: after --, for --verify: python train.py --epochs 1
@@ -228,6 +241,7 @@ program PROGRAM *: after --, for --verify: python train.py --epochs 1
 # what will do
 --max-memory SIZE size: bytes above the inputs, such as 8GiB
 --max-error E above_zero: to exact softmax, relative: 1e-2
+--same-bits: of a batch element, alone or among others and wherever in the batch it stands
 --allow KIND,… words: besides: pattern (softmax on its own pattern), approximate, other (operators)
 # what it rests on
 --from RUN append as:source: a run folder, or a folder of them; this machine's if not given
@@ -262,10 +276,11 @@ names NAME *: a claim, as --list names it; all if none
 --seed N seed: of all draws; 0 if not given
 --threads N count: 1 if not given
 --out DIR =results: where evidence is kept
-[quality] what a variant costs a model: a recall task, a trained model, its own q, k, v
+[quality] what a variant costs: a language model, an encoder, a recall task, layers alone
 $ attnbench quality recall --preset cpu-quick
 $ attnbench quality model sdpa performer linear.elu
-asked FORM ?: recall, model or real
+$ attnbench quality lm sdpa topk linear.elu
+asked FORM ?: recall, model, real or lm
 [quality recall] small models trained from scratch with each variant to recall the values of keys:
   the same steps, and the same time
 variants VARIANT *: cores that are causal and train, and always sdpa; the preset's if none
@@ -295,6 +310,18 @@ variants VARIANT *: all of the table that take it if none
 --seq N count =512: tokens of a row of text; 512 if not given
 --batch N count =2: rows; 2 if not given
 --seed N seed =0: of the made-up inputs; 0 if not given
++ model
+[quality lm] a causal language model (SmolLM2-135M, or your own), its attention replaced by each
+  variant: perplexity, needles, greedy continuation, and what a pass and a decoded token take
+variants VARIANT *: all of the table that take a causal mask if none
+--model MODEL: smollm2, small (the repository's own), or a folder; smollm2 if it is installed
+--texts FILE: your own text, UTF-8; a novel of 1890 if not given
+--seq N,… numbers: tokens of a passage; 512 if not given (small: 256)
+--passages N count =4: of each length; 4 if not given
+--seed N seed =0: of the passages' places, and of what is to be found in them; 0 if not given
+--layers N,… numbers: these layers also one by one, the variant in that one alone
+--distil S seconds: then each that isn't exact learns the original's predictions for so many seconds
+--resume FILE: go on from what an earlier call kept, variant by variant
 + model
 == read
 [report] a page that opens with the answer; a summary and the data beside it
@@ -330,7 +357,8 @@ def _parts() -> tuple[dict[str, dict[str, str]], Lines]:
             at.append(line)
     parts["parameters"] = ["of operators"]
     for name, parameter in PARAMETERS.items():
-        form = f"--{name} N,… figures" if not parameter.is_input else f"--{name}"
+        option = f"--{name.replace('_', '-')}"
+        form = option if parameter.is_flag else f"{option} N,… figures"
         parts["parameters"].append(f"{form}: {parameter.about}")
     return groups, parts
 

@@ -62,7 +62,6 @@ class CallForm(msgspec.Struct, frozen=True, omit_defaults=True):
     mask: TensorForm | None = None
     mask_type: str = ""  # the mask's class, where it is no plain tensor
     is_causal: bool = False
-    scale: float | None = None
     dropout: float = 0.0
     enable_gqa: bool = False
     repeated: int = 1  # how often each head of the keys stands there, one beside the other

@@ -33,6 +33,18 @@ def from_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deep to be read") from None
 
 
+def cache_folder() -> Path:
+    """A folder of the user's for what can be made again; raises StoreError where there is none."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(home) / "attnbench"
+    try:
+        writable_folder(folder)
+    except OSError as error:
+        remedy = "set XDG_CACHE_HOME to a folder that you can write to"
+        raise unwritable(f"under {folder}", error, remedy) from None
+    return folder
+
+
 def unwritable(
     what: str, error: OSError, remedy: str = "give another folder with --out"
 ) -> StoreError:

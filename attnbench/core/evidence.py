@@ -93,7 +93,7 @@ def selfcheck_said(header: Mapping[str, Any]) -> str:
 
 
 FOLDER = "evidence"
-Kind = Literal["reproduce", "recall", "model", "real"]
+Kind = Literal["reproduce", "recall", "model", "real", "lm"]
 SCHEMA = 1
 STAMP = "%Y%m%d-%H%M%S-%f"
 """Of a name: to the microsecond, for two processes may end within a second."""
@@ -125,10 +125,17 @@ def made_here(machine: Machine, **more: Any) -> dict[str, Any]:
     }
 
 
-def save_evidence(out: Path, evidence: Evidence) -> Path:
-    """A file of its own, named by its time and its kind; raises as :func:`save_beside`."""
-    name = f"{FOLDER}/{datetime.now(UTC):{STAMP}}-{evidence.kind}.json"
-    return save_beside(out, evidence.made["machine"]["name"], name, msgspec.to_builtins(evidence))
+def evidence_name(kind: str) -> str:
+    """A name for a file that begins now."""
+    return f"{FOLDER}/{datetime.now(UTC):{STAMP}}-{kind}.json"
+
+
+def save_evidence(out: Path, evidence: Evidence, name: str = "") -> Path:
+    """A file of its own, named by its time and its kind if no name is given; raises as
+    :func:`save_beside`.
+    """
+    facts, name = msgspec.to_builtins(evidence), name or evidence_name(evidence.kind)
+    return save_beside(out, evidence.made["machine"]["name"], name, facts)
 
 
 def evidence_of(machine: Path, kind: str) -> Iterator[Path]:

@@ -20,8 +20,9 @@ class Job:
     budget_s: float = 0.3
     timed: bool = True
     """False: only the gate, and a record without a time."""
-    bits: bool = False
-    """Try whether the same values give the same bits."""
+    bits_s: float = 0.0
+    """Try whether the same values give the same bits; across batches, for which a variant is built
+    again, only where that takes no more seconds than these."""
     energy: bool = False
     ceilings: Mapping[str, Any] = field(default_factory=dict)
 

@@ -24,7 +24,7 @@ from attnbench.core.protocol import PROTOCOL as PROTOCOL
 from attnbench.core.protocol import Status as Status
 from impls.errors import CantBeDone
 from impls.masks import Mask
-from impls.operators import PARAMETERS
+from impls.operators import OUTPUTS, PARAMETERS
 from impls.problem import Problem
 from impls.spec import Computes
 
@@ -43,6 +43,8 @@ SLOW_HOST = ("launch-bound: ", " from end to end")
 Figure = Annotated[float, Meta(extra_json_schema={"minimum": 0})]
 """A reader takes any: what no clock could have said is for the store to find."""
 
+ERRORS = f"^(forward|d.+|{'|'.join(OUTPUTS)})$"
+"""The names of what is judged."""
 SCHEMA = 4
 """Version of a record's form."""
 TOO_FAST = 0.8
@@ -172,6 +174,9 @@ class Distance(Part, frozen=True):
     cosine: float | None
     skill: Annotated[float, Meta(le=1)] | None
     """One minus the distance over that of ``mean_v``: 0 ignores the scores, 1 is exact."""
+    kept: float | None = None
+    """The share of softmax's weight that lies on the keys a variant selects; None of one that
+    selects none."""
 
 
 class Energy(Part, frozen=True):
@@ -259,9 +264,13 @@ class Record(Part, frozen=True):
     computes: Literal["", Computes] = ""
     options: dict[str, Any] = {}
     time: Time | None = None
+    parts: Mapping[str, Amount] = {}
+    """Seconds of each part of a call that its row names, timed apart."""
     memory: Memory | None = None
-    error: dict[Annotated[str, Meta(pattern="^(forward|d.+)$")], Error] | None = None
-    """From what the variant says it computes: ``forward``, and ``dNAME`` for each gradient."""
+    error: dict[Annotated[str, Meta(pattern=ERRORS)], Error] | None = None
+    """From what the variant says it computes: ``forward``, ``lse`` where the problem asks for it,
+    and ``dNAME`` for each gradient.
+    """
     distance: Distance | None = None
     entropy: float | None = None
     """Mean entropy of the attention, as a share of that of uniform weights; 0 is saturated."""

@@ -102,6 +102,15 @@ def student_quantile(share: float, freedom: int) -> float:
     return high
 
 
+def share_interval(right: int, count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Wilson's interval of a share of which so many were right."""
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    share, spread = right / count, z * z / count
+    middle = (share + spread / 2) / (1 + spread)
+    half = z * sqrt(share * (1 - share) / count + spread / (4 * count)) / (1 + spread)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
 LEAST_MARGIN = 0.01
 """No difference below a hundredth is worth a word."""
 VERDICT_CONFIDENCE = 0.99

@@ -17,6 +17,7 @@ from attnbench.core.record import Error
 from attnbench.gate.findings import Wrong, place
 from attnbench.gate.oracle import Errors, compare
 from attnbench.gate.reference import Reference
+from impls.operators import OUTPUTS
 
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 
@@ -70,7 +71,7 @@ def check_all(errors: Mapping[str, Error], plain: Errors, reference: Reference, 
     for name, error in errors.items():
         tried = min(reference.tried, reference.numbers(name))
         yardstick = Yardstick(plain[name], tried, reference.cancels.get(name))
-        rows = reference.rows if name in ("forward", "dq") else None
+        rows = reference.rows if name in ("forward", "dq", *OUTPUTS) else None
         check(name, error, yardstick, dtype, rows)
 
 

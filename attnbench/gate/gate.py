@@ -15,18 +15,19 @@ from torch import Tensor
 from attnbench.core.record import Distance, Error
 from attnbench.gate import budget, hygiene, mask_probe
 from attnbench.gate.findings import Wrong
-from attnbench.gate.inputs import Attend, Call, as_rows, other_set
+from attnbench.gate.inputs import Attend, Call, as_rows, in_sight, other_set
 from attnbench.gate.oracle import Errors, compare
 from attnbench.gate.reference import (
     Defines,
     Judged,
     Reference,
     Tensors,
+    axes_of,
     defined,
     differentiated,
-    gradient_axes,
     wide,
 )
+from attnbench.gate.selection import OnPicks
 
 ROWS_AGAIN = 16
 """How many rows of another set of inputs are compared with a variant's own definition."""
@@ -97,7 +98,7 @@ def gate(
         if define is not None:
             verdict.second = _on_another_set(judged, call, reference, define)
             if judged.mean is not None:
-                verdict.distance = _distance(judged, judged.mean, verdict.truth[0])
+                verdict.distance = _distance(judged, judged.mean, verdict.truth[0], define)
         hygiene.check_nothing_left(threads)
     except Wrong as wrong:
         verdict.reason = str(wrong)
@@ -121,7 +122,8 @@ def check_values(
             error = error.with_(relative=None, worst_row=None, cosine=None)
         verdict.error[name] = error
     for name, tensor in tensors.items():
-        hygiene.check_finite("the output" if name == "forward" else name, as_rows(tensor))
+        part = as_rows(tensor, axes_of(name, reference.specs))
+        hygiene.check_finite("the output" if name == "forward" else name, part)
     hygiene.check_inputs_kept(call, judged.inputs)
     hygiene.check_memory_kept(call, TWO_STEPS * budget.EPSILON[dtype])
     for name, error in verdict.error.items():
@@ -135,11 +137,11 @@ def results(call: Call, dout: Tensor | None, first: hygiene.FirstCall | None = N
     ``first``: the call's output if it was made before.
     """
     if first is None or (dout is not None and not first.graph):
-        out = hygiene.check_form(call.problem, call.forward())
-        first = hygiene.FirstCall(out, out.detach().clone(), graph=True)
-    out, tensors = first.out, {"forward": first.at_once}
+        first = hygiene.FirstCall.of(call, graph=True)
+    tensors = {n: x if n == "forward" else in_sight(x) for n, x in first.at_once.items()}
     if dout is not None:
-        tensors |= zip(call.names, (x.clone() for x in call.backward(out, dout)), strict=True)
+        gradients = call.backward(first.outputs["forward"], dout)
+        tensors |= zip(call.names, (x.clone() for x in gradients), strict=True)
     return tensors
 
 
@@ -155,7 +157,7 @@ def _dense_truth(
         for name, want in (judged.whole or {}).items():
             if name not in reference.cancels:
                 plain, dtype = reference.plain[name], judged.problem.dtype
-                part = as_rows(tensors[name], gradient_axes(name, reference.specs))
+                part = as_rows(tensors[name], axes_of(name, reference.specs))
                 budget.check_unsampled(name, part, want, plain, dtype)
     return list(tensors.values())
 
@@ -180,13 +182,13 @@ def _on_another_set(
     return list(tensors.values())
 
 
-def _distance(judged: Judged, mean: Tensor, out: Tensor) -> Distance:
-    want = judged.softmax.want["forward"]
-    far = compare(out[:, :, judged.softmax.rows], want)
+def _distance(judged: Judged, mean: Tensor, out: Tensor, define: Defines) -> Distance:
+    want, rows = judged.softmax.want["forward"], judged.softmax.rows
+    far = compare(out[:, :, rows], want)
     trivial = compare(mean, want).relative
     skill = None  # where the mean is the answer there is none
     if far.relative is not None and trivial and trivial > budget.EPSILON[judged.problem.dtype]:
         skill = 1.0 - far.relative / trivial
-    return Distance(
-        relative=far.relative, max=far.max, worst_row=far.worst_row, cosine=far.cosine, skill=skill
-    )
+    kept = define.kept(judged.inputs, rows) if isinstance(define, OnPicks) else None
+    measures = {n: getattr(far, n) for n in ("relative", "max", "worst_row", "cosine")}
+    return Distance(**measures, skill=skill, kept=kept)

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from attnbench.core.device import device_for
 from attnbench.gate.findings import Wrong, place
-from attnbench.gate.inputs import Attend, Call, Inputs, other_set, weights_of
+from attnbench.gate.inputs import Attend, Call, Inputs, in_sight, other_set, weights_of
 from attnbench.gate.reference import Tensors
+from impls.operators import OUTPUTS
 from impls.problem import Problem
 
 THREADS_CLOCK = 6
@@ -68,17 +69,24 @@ def _threads(*, waits: bool = False) -> dict[int, tuple[float, float]]:
     return seconds
 
 
-def check_form(problem: Problem, out: object) -> Tensor:
-    """The output; raises where it isn't a plain tensor of the right shape, dtype and device."""
+def check_form(problem: Problem, out: object, name: str = "forward") -> Tensor:
+    """The output, or what comes besides it by that name; raises where it isn't a plain tensor of
+    the right shape, dtype and device.
+    """
+    what = "the output" if name == "forward" else f"its {name}"
     if type(out) is not Tensor:
-        raise Wrong(f"the output is a {type(out).__name__}, not a plain torch.Tensor")
-    got, want = tuple(out.shape), tuple(problem.output_shape)
+        raise Wrong(f"{what} is a {type(out).__name__}, not a plain torch.Tensor")
+    shape, kind = tuple(problem.output_shape), problem.dtype
+    if name in OUTPUTS:
+        shape = OUTPUTS[name].shape(problem)
+        kind = "float64" if problem.dtype == "float64" else OUTPUTS[name].dtype
+    got, want = tuple(out.shape), shape
     if problem.level != "core" and len(got) == 4:  # as the variant sees them
         got, want = (got[0], *got[2:]), (want[0], *want[2:])
     dtype = str(out.dtype)[6:]
     wrong = {
-        f"has the shape {got}, not {want}": out.shape != problem.output_shape,
-        f"is {dtype}, not {problem.dtype}": dtype != problem.dtype,
+        f"has the shape {got}, not {want}": out.shape != shape,
+        f"is {dtype}, not {kind}": dtype != kind,
         f"is on {out.device}, not on {problem.device}": (
             out.device.type != problem.device.split(":")[0]
         ),
@@ -90,8 +98,32 @@ def check_form(problem: Problem, out: object) -> Tensor:
     }
     for problem_text, is_so in wrong.items():
         if is_so:
-            raise Wrong(f"the output {problem_text}")
+            raise Wrong(f"{what} {problem_text}")
     return out
+
+
+def values_of(call: Call, out: object) -> Tensors:
+    """All that a call's last forward pass gave, each of the right form; of a log-sum-exp what it
+    says of the rows that see something.
+    """
+    tensors = {"forward": check_form(call.problem, out)}
+    for name, x in call.besides.items():
+        tensors[name] = in_sight(check_form(call.problem, x, name))
+    return tensors
+
+
+def check_blind(call: Call) -> None:
+    """Raise where a log-sum-exp is -inf in other rows than those that see nothing."""
+    if (lse := call.besides.get("lse")) is None:
+        return
+    problem = call.problem
+    blind = torch.from_numpy(problem.mask.blind_rows(problem.shape).copy()).to(lse.device)
+    wrong = (lse == -torch.inf) != (blind & (not problem.sinks))
+    if bool(wrong.any()):
+        batch, head, row = (int(i) for i in wrong.nonzero()[0])
+        value = float(lse[batch, head, row])
+        sees = "sees some key" if value == -torch.inf else "sees nothing: it must be -inf"
+        raise Wrong(f"its lse is {value:g} in {place(batch, head, row)}, which {sees}")
 
 
 def check_finite(what: str, tensor: Tensor) -> None:
@@ -118,10 +150,12 @@ def check_inputs_kept(
 
 
 def check_no_input(call: Call, out: Tensor) -> None:
-    """Raise where the output shares memory with an input."""
+    """Raise where the output, or what came besides, shares memory with an input."""
+    outputs = {"output": out, **call.besides}
     for name, leaf in call.leaves.items():
-        if leaf.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
-            raise Wrong(f"its output lies in the memory of its input {name}")
+        for what, x in outputs.items():
+            if leaf.untyped_storage().data_ptr() == x.untyped_storage().data_ptr():
+                raise Wrong(f"its {what} lies in the memory of its input {name}")
 
 
 def check_weights(problem: Problem, attend: object, define: object) -> None:
@@ -164,11 +198,25 @@ def check_memory_kept(call: Call, most: float) -> None:
 
 
 class FirstCall(NamedTuple):
-    """A call's output, a copy made when it came, and whether its gradients can be had from it."""
+    """A call's outputs by name, copies made when they came, and whether gradients can be had from
+    the first.
+    """
 
-    out: Tensor
-    at_once: Tensor
+    outputs: Tensors
+    at_once: Tensors
     graph: bool
+
+    @classmethod
+    def of(cls, call: Call, *, graph: bool) -> FirstCall:
+        """A call made now; raises where an output has another form."""
+        out = call.forward()
+        values_of(call, out)
+        check_blind(call)
+        outputs = {"forward": out, **call.besides}
+        at_once = {name: x.detach().clone() for name, x in outputs.items()}
+        if not graph:
+            outputs = {name: x.detach() for name, x in outputs.items()}
+        return cls(outputs, at_once, graph)
 
 
 class RepeatedCall:
@@ -182,18 +230,19 @@ class RepeatedCall:
         self, problem: Problem, attend: Attend, inputs: Inputs, *, one_graph: bool
     ) -> None:
         self.call = Call(problem, attend, inputs)
-        out = check_form(problem, self.call.forward())
         pairs = problem.batch * problem.heads * problem.q_len * problem.kv_len
         graph = problem.gradients and pairs <= FEW_PAIRS and not one_graph
-        self.first = FirstCall(out if graph else out.detach(), out.detach().clone(), graph)
+        self.first = FirstCall.of(self.call, graph=graph)
 
     def check_output(self) -> None:
-        """Raise where later calls changed the output."""
-        if not _same(self.first.at_once, self.first.out.detach()):
-            raise Wrong(
-                "its output is overwritten by a later call: it must return memory of its own each "
-                "time, or its row must declare reuses_output"
-            )
+        """Raise where later calls changed an output."""
+        for name, x in self.first.outputs.items():
+            if not _same(self.first.at_once[name], x.detach()):
+                what = "output" if name == "forward" else name
+                raise Wrong(
+                    f"its {what} is overwritten by a later call: it must return memory of its own "
+                    "each time, or its row must declare reuses_output"
+                )
 
     def check_gradients(
         self, gradients: Tensors, dout: Tensor | None, most: float, zero: Collection[str]
@@ -206,7 +255,9 @@ class RepeatedCall:
             return
         expected = self.call.backward(self.call.forward(), dout)
         for name, want in zip(self.call.names, expected, strict=True):
-            if name not in zero and not (gradients[name] - want).norm() <= most * want.norm():
+            if name in zero or not want.isfinite().all():  # which is a fault of its own
+                continue
+            if not (gradients[name] - want).norm() <= most * want.norm():
                 raise Wrong(f"a later call changed what its {name} is made from")
 
 
@@ -278,10 +329,9 @@ def check_nothing_goes_on(
     call.leaves, call.new = call.leaves.map(pages.place), call.new.map(pages.place)
     with pages.protected():
         out = call.forward()
-    at_once = _copy(out)
+    check_at_once = _copies(call, out)
     time.sleep(WAIT_S)
-    if at_once is not None and not _same(at_once, out.detach()):
-        raise Wrong(PUT_OFF)
+    check_at_once()
     return call, out
 
 
@@ -298,10 +348,9 @@ def _check_in_order(
     call.load(inputs)
     device.sleep(ASLEEP)
     out = call.forward()
-    at_once = _copy(out)
+    check_at_once = _copies(call, out)
     device.synchronize()
-    if at_once is not None and not _same(at_once, out.detach()):
-        raise Wrong(PUT_OFF)
+    check_at_once()
     return call, out
 
 
@@ -315,10 +364,22 @@ def wait_for_quiet() -> None:
             return
 
 
-def _copy(out: object) -> Tensor | None:
-    """A copy of the output; None where it has no values to copy."""
-    plain = type(out) is Tensor and out.layout is torch.strided and not out.is_meta
-    return out.detach().clone() if plain else None  # type: ignore[attr-defined]
+def _copies(call: Call, out: object) -> Callable[[], None]:
+    """Copies of a call's outputs, as what raises where one is another than its copy by then; those
+    that have no values to copy are left out.
+    """
+
+    def plain(x: object) -> bool:
+        return type(x) is Tensor and x.layout is torch.strided and not x.is_meta
+
+    outputs: list[Any] = [x for x in (out, *call.besides.values()) if plain(x)]
+    at_once = [x.detach().clone() for x in outputs]
+
+    def check() -> None:
+        if not all(_same(was, x.detach()) for was, x in zip(at_once, outputs, strict=True)):
+            raise Wrong(PUT_OFF)
+
+    return check
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

@@ -7,14 +7,17 @@ for the same seed: a CPU takes 6.5 ns a number, too long for a GPU to wait.
     peaky       logits in the hundreds: the softmax is saturated, nearly every row picks one key
     outliers    a few channels of the keys and values twenty times the rest, as in trained models
     equal_keys  keys equal in runs of 64, as in repeated tokens; queries and values differ
+    sunk        every score near -112, below what float32's exponential can hold: padding scored 0,
+                or a maximum that begins at 0, outweighs them all
     captured:FILE.npz   arrays q, k, v of the problem's shape
 
 A layer or a block takes tokens as wide as its heads together: x, and for cross-attention a context.
-The kinds then apply to the tokens.
+The kinds then apply to the tokens; with sunk about half of the heads have scores far below zero.
 """
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -28,10 +31,14 @@ from torch import Tensor
 from attnbench.gate.findings import Wrong
 from impls.operators import QKV, TensorSpec
 from impls.operators import inputs as inputs_of
+from impls.operators import outputs as outputs_of
 from impls.problem import Problem
 
 RUN = 64
 """How many neighbouring keys are equal in ``equal_keys``."""
+DEPTH = 112.0
+"""How far below zero the scores of ``sunk`` lie: exp(-104) is 0 in float32, and beyond 128 bfloat16
+tells scores that differ by 1 no longer apart."""
 
 
 class Inputs(dict[str, Tensor]):
@@ -42,6 +49,7 @@ class Inputs(dict[str, Tensor]):
     ) -> None:
         super().__init__(tensors)
         self.specs = specs
+        self._held = [(n, spec.holds) for n, spec in specs.items() if spec.holds and n in self]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Inputs:
         """Every tensor changed."""
@@ -74,9 +82,15 @@ class Inputs(dict[str, Tensor]):
         return Inputs({name: self[name] for name in names}, self.specs)
 
     @property
+    def views(self) -> dict[str, Tensor]:
+        """The inputs that lie in others' channels."""
+        return {part: self[whole][..., :channels] for whole, (part, channels) in self._held}
+
+    @property
     def qkv(self) -> tuple[Tensor, Tensor, Tensor]:
         """What softmax takes."""
-        return self["q"], self["k"], self["v"]
+        q, k, *v = (self[n] for n in "qkv" if n in self)
+        return q, k, v[0] if v else self.views["v"]
 
     @property
     def device(self) -> torch.device:
@@ -87,13 +101,21 @@ class Inputs(dict[str, Tensor]):
     def arguments(self) -> tuple[list[Tensor], dict[str, Any]]:
         """What ``attend`` gets by place, and what by name."""
         by_name = {name: x for name, x in self.items() if self.specs[name].keyword}
-        return [x for name, x in self.items() if name not in by_name], by_name
+        by_place = [x for name, x in self.items() if name not in by_name]
+        if self._held:
+            by_place += self.views.values()
+        return by_place, by_name
 
 
 KEY_TOKENS = ("kv_len", "tokens")
 TOKENS = ("q_len", *KEY_TOKENS)
 """The axes along which tokens lie."""
-SHAPED_BY = {"peaky": ("q", "k"), "outliers": ("k", "v"), "equal_keys": ("k",)}
+SHAPED_BY = {
+    "peaky": ("q", "k"),
+    "outliers": ("k", "v"),
+    "equal_keys": ("k",),
+    "sunk": ("q", "k"),
+}
 """The inputs of a core that a kind changes; of a layer it changes all."""
 
 
@@ -141,24 +163,9 @@ def _first(problem: Problem, seed: int, specs: Mapping[str, TensorSpec]) -> Inpu
             )
     generator = torch.Generator(problem.device).manual_seed(seed)
     at: Any = {"generator": generator, "device": generator.device}
-    places = {name: Inputs({}, specs).axis(name, *TOKENS) for name in specs}
 
     def drawn(name: str) -> Tensor:
         return torch.randn(specs[name].shape(problem), dtype=torch.float32, **at)
-
-    def shaped(name: str, x: Tensor) -> Tensor:
-        """As the kind has it: of standard deviation 8, so that of q.k d^-1/2 is 64; and so on."""
-        match kind:
-            case "peaky":
-                return x * 8
-            case "outliers":
-                width = x.shape[-1]
-                x[..., torch.randperm(width, **at)[: max(1, width // 32)]] *= 20
-            case "equal_keys" if (place := places[name]) is not None:
-                return x.index_select(
-                    place, torch.arange(x.shape[place], device=x.device) // RUN * RUN
-                )
-        return x
 
     def finish(name: str, x: Tensor) -> Tensor:
         return cast(DRAW_AS[specs[name].draw](x), problem)
@@ -168,8 +175,32 @@ def _first(problem: Problem, seed: int, specs: Mapping[str, TensorSpec]) -> Inpu
     shaped_by = SHAPED_BY[kind] if problem.level == "core" else specs
     changed = [name for name in shaped_by if name in specs]
     parts = {name: drawn(name) for name in specs}
-    parts |= {name: shaped(name, parts[name]) for name in changed}
+    parts |= {name: _shaped(problem, specs, name, parts[name], generator) for name in changed}
     return Inputs({name: finish(name, x) for name, x in parts.items()}, specs)
+
+
+def _shaped(
+    problem: Problem,
+    specs: Mapping[str, TensorSpec],
+    name: str,
+    x: Tensor,
+    generator: torch.Generator,
+) -> Tensor:
+    """As the kind has it: of standard deviation 8, so that of q.k d^-1/2 is 64; and so on."""
+    place, width = Inputs({}, specs).axis(name, *TOKENS), x.shape[-1]
+    match problem.inputs:
+        case "peaky":
+            return x * 8
+        case "outliers":
+            few = torch.randperm(width, generator=generator, device=x.device)[: max(1, width // 32)]
+            x[..., few] *= 20
+        case "equal_keys" if place is not None:
+            return x.index_select(place, torch.arange(x.shape[place], device=x.device) // RUN * RUN)
+        case "sunk" if problem.level != "core":
+            return x + math.sqrt(DEPTH)
+        case "sunk" if specs[name].draw == "normal":  # of unit length they would be parallel
+            x[..., 0] = math.sqrt(DEPTH / problem.scale) * (1 if name == "q" else -1)
+    return x
 
 
 def other_set(inputs: Inputs) -> Inputs:
@@ -208,6 +239,29 @@ def captured_file(inputs: str) -> Path:
 
 
 Attend = Callable[..., Tensor]
+
+
+def by_name(problem: Problem, result: Any) -> dict[str, Any]:
+    """What a call returned: the output as ``forward``, and what the problem asks for besides."""
+    names = ("forward", *outputs_of(problem))
+    if len(names) == 1:
+        return {"forward": result}
+    if not isinstance(result, tuple) or len(result) != len(names):
+        raise Wrong(f"it returned something else than (out, {', '.join(names[1:])})")
+    return dict(zip(names, result, strict=True))
+
+
+def upstream_besides(problem: Problem, dout: Tensor) -> list[Tensor]:
+    """The upstream gradients of what a problem asks for besides the output, a number a row: the
+    length of the output's, which no sign changes and which is zero where that is.
+    """
+    wide = torch.promote_types(dout.dtype, torch.float32)
+    return [dout.norm(dim=-1, dtype=wide) for _ in outputs_of(problem)]
+
+
+def in_sight(x: Tensor) -> Tensor:
+    """A log-sum-exp with zeros in the rows that see nothing, as it is compared."""
+    return x.masked_fill(x == -torch.inf, 0.0)
 
 
 def weights_of(part: object) -> dict[str, Tensor]:
@@ -250,6 +304,10 @@ class Call:
         gradients = [name for name in inputs if specs[name].gradient]
         self.names = (*(f"d{name}" for name in gradients), *(f"d:{n}" for n in self.weights))
         """The names of what :meth:`backward` returns: ``dq``, of a weight ``d:in_proj_weight``."""
+        self.outputs = ("forward", *outputs_of(problem))
+        """The names of what :meth:`forward` makes."""
+        self.besides: dict[str, Tensor] = {}
+        """What the last forward pass gave besides the output."""
         self.steps = problem.phase == "decode" and hasattr(attend, "step")
         """Whether it decodes from a memory of its own."""
         self.new = Inputs({}, specs)
@@ -312,13 +370,27 @@ class Call:
         with torch.set_grad_enabled(self.problem.gradients):
             if self.steps:
                 return self.step(self.new, self.memory)[0]
-            by_place, by_name = self.leaves.arguments
-            return self._by_heads(self.attend(*by_place, **by_name))
+            tensors, named = self.leaves.arguments
+            out = self.attend(*tensors, **named)
+            if len(self.outputs) > 1:
+                self.besides = by_name(self.problem, out)
+                out = self.besides.pop("forward")
+            return self._by_heads(out)
 
-    def backward(self, out: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
-        """A gradient for each input and each weight; zeros where nothing depends on it."""
+    def backward(
+        self, out: Tensor, dout: Tensor, besides: Sequence[Tensor] | None = None
+    ) -> tuple[Tensor, ...]:
+        """A gradient for each input and each weight; zeros where nothing depends on it.
+
+        ``out`` is of the last forward pass. ``besides``: the upstream gradients of what that gave
+        besides it, :func:`upstream_besides` of ``dout``.
+        """
         sources = [*(self.leaves[name] for name in self.trained), *self.weights.values()]
-        return torch.autograd.grad(out, sources, dout, materialize_grads=True)
+        if not self.besides:
+            return torch.autograd.grad(out, sources, dout, materialize_grads=True)
+        above = upstream_besides(self.problem, dout) if besides is None else besides
+        outs = [out, *self.besides.values()]
+        return torch.autograd.grad(outs, sources, [dout, *above], materialize_grads=True)
 
     def _by_heads(self, out: Tensor) -> Tensor:
         """A layer's output as that of one head."""

@@ -25,11 +25,11 @@ from attnbench.gate.findings import Wrong, place
 from attnbench.gate.hygiene import (
     Pages,
     check_finite,
-    check_form,
     check_inputs_kept,
     check_no_input,
+    values_of,
 )
-from attnbench.gate.inputs import CHANGED, Call, Inputs, as_rows, make
+from attnbench.gate.inputs import CHANGED, KEY_TOKENS, Call, Inputs, as_rows, make
 from attnbench.gate.oracle import sample_rows
 from attnbench.gate.reference import Tensors
 from impls.operators import CROSSED, TensorSpec
@@ -43,9 +43,14 @@ NEAR_TOP = 3.0
 def mild(problem: Problem, seed: int, specs: Mapping[str, TensorSpec]) -> Inputs:
     """The probe's inputs."""
     inputs = make(problem.with_(inputs="normal"), seed + 2, specs)
-    if "q" in inputs:
-        inputs["q"] *= 0.1
+    if "q" in inputs:  # if a key's change of values is one of its scores too, those stay flat
+        inputs["q"] *= 0.1 / (_shove(problem) if inputs.views else 1.0)
     return inputs
+
+
+def _shove(problem: Problem) -> float:
+    """How far a value is moved, for each row that sees it to show it."""
+    return 4.0 * math.sqrt(problem.kv_len) + 8.0
 
 
 def probe(call: Call, out: Tensor, inputs: Inputs, seed: int, pages: Pages, *, exact: bool) -> None:
@@ -53,13 +58,13 @@ def probe(call: Call, out: Tensor, inputs: Inputs, seed: int, pages: Pages, *, e
 
     ``out``: what the call made of these inputs, which lie on ``pages``; the first of many.
     """
-    problem, out = call.problem, check_form(call.problem, out)
+    problem, outputs = call.problem, values_of(call, out)
     check_no_input(call, out)
     check_finite("the output on mild inputs", out.detach())
-    base = out.detach().clone()
+    base = {name: x.detach().clone() for name, x in outputs.items()}
     check_inputs_kept(call, inputs)
     draw = np.random.default_rng(seed)
-    units = problem.batch, problem.kv_heads if problem.level == "core" else 1
+    units = problem.batch, problem.kv_heads if _by_heads(call.leaves) else 1
     keys = [int(draw.integers(problem.kv_len)), 0, problem.kv_len - 1]
     rows = [int(draw.integers(problem.q_len)), problem.q_len - 1]
     gradients: list[tuple[Deal, Tensors]] = []
@@ -70,6 +75,12 @@ def probe(call: Call, out: Tensor, inputs: Inputs, seed: int, pages: Pages, *, e
         _check_keys(call, base, inputs, deal, exact=exact)
     for deal, tensors in gradients:
         _check_rows(problem, tensors, deal, exact=exact)
+
+
+def _by_heads(inputs: Inputs) -> bool:
+    """Whether each head has keys of its own in every input; none of a layer's has."""
+    of_keys = (spec.axes for spec in inputs.specs.values() if {*KEY_TOKENS} & {*spec.axes})
+    return all({"heads", "kv_heads"} & {*axes} for axes in of_keys)
 
 
 @dataclass(frozen=True)
@@ -123,8 +134,32 @@ def _deals(
     return [Deal(problem, places, (numbers + r * numbers.size) % len(places)) for r in rounds]
 
 
-def _check_keys(call: Call, base: Tensor, inputs: Inputs, deal: Deal, *, exact: bool) -> None:
+def _check_keys(call: Call, base: Tensors, inputs: Inputs, deal: Deal, *, exact: bool) -> None:
     """Change one key of each unit and see which rows move."""
+    problem, changed = call.problem, deal.at(deal.of_units.shape[1])
+    _change(call, deal)
+    outputs = {n: x.detach() for n, x in values_of(call, call.forward()).items()}
+    call.load(inputs)
+    moved = _differ(outputs["forward"], base["forward"]).any(-1)
+    sees = deal.table([problem.mask.sees(problem.shape, key) for key in deal.places], moved)
+    if problem.level != "core" and not problem.crosses:  # its query is of the changed token
+        for batch, _, key in zip(*map(np.ravel, changed), strict=True):
+            if key >= problem.kv_len - problem.q_len:
+                sees[batch, :, key - (problem.kv_len - problem.q_len)] = True
+    hides = "moved when key {place} changed, which {mask} hides from it"
+    deal.refuse(moved & ~sees, hides)
+    for name, x in outputs.items():
+        if name != "forward":
+            deal.refuse(_differ(x, base[name]) & ~sees, f"of its {name} {hides}")
+    if exact:
+        near = _near_top(problem)
+        must = sees & deal.table([near[..., key] for key in deal.places], moved)
+        what = "did not move when key {place} changed, which it may see under {mask}"
+        deal.refuse(must & ~moved, what)
+
+
+def _change(call: Call, deal: Deal) -> None:
+    """Put other values in the keys that are dealt out."""
     problem, changed = call.problem, deal.at(deal.of_units.shape[1])
     *_, last = (n for n in call.leaves if not call.leaves.specs[n].keyword)
     with torch.no_grad():
@@ -134,24 +169,14 @@ def _check_keys(call: Call, base: Tensor, inputs: Inputs, deal: Deal, *, exact: 
             if "heads" in axes or "kv_heads" in axes:
                 at = deal.at(call.leaves.size("heads" if "heads" in axes else "kv_heads"))
             if name == last:  # the values, or a layer's tokens
-                leaf[at] += 4.0 * math.sqrt(problem.kv_len) + 8.0
+                leaf[at] += _shove(problem)
             elif "kv_len" in axes:
                 leaf[at] = CHANGED[call.leaves.specs[name].draw](leaf[at])
     call.remember()
-    out = call.forward().detach()
-    call.load(inputs)
-    moved = ((out != base) & ~(out.isnan() & base.isnan())).any(-1)
-    sees = deal.table([problem.mask.sees(problem.shape, key) for key in deal.places], moved)
-    if problem.level != "core" and not problem.crosses:  # its query is of the changed token
-        for batch, _, key in zip(*map(np.ravel, changed), strict=True):
-            if key >= problem.kv_len - problem.q_len:
-                sees[batch, :, key - (problem.kv_len - problem.q_len)] = True
-    deal.refuse(moved & ~sees, "moved when key {place} changed, which {mask} hides from it")
-    if exact:
-        near = _near_top(problem)
-        must = sees & deal.table([near[..., key] for key in deal.places], moved)
-        what = "did not move when key {place} changed, which it may see under {mask}"
-        deal.refuse(must & ~moved, what)
+
+
+def _differ(one: Tensor, other: Tensor) -> Tensor:
+    return (one != other) & ~(one.isnan() & other.isnan())
 
 
 def _gradients(call: Call, out: Tensor, deal: Deal, pages: Pages) -> Tensors:
@@ -178,10 +203,11 @@ def _check_rows(problem: Problem, gradients: Tensors, deal: Deal, *, exact: bool
         deal.refuse(reached & ~sees, f"has a {name} {hides}", "token")
         return
     near = [_near_top(problem, row)[:, :, 0] for row in rows]
-    for name in ("dk", "dv"):
+    names = [name for name in ("dk", "dv") if name in gradients]
+    for name in names:
         reached = (gradients[name] != 0).any(-1)
         deal.refuse(reached & ~deal.table(seen, reached), f"has a {name} {hides}", "key")
-        if exact and name == "dv":
+        if exact and name == names[-1]:
             must = deal.table([a & b for a, b in zip(seen, near, strict=True)], reached)
             what = f"has no {name} from row {{place}}, which may see it under {{mask}}"
             deal.refuse(must & ~reached, what, "key")

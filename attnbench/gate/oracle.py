@@ -6,7 +6,9 @@ gradient zero outside those rows, dk and dv are exact too, over all keys:
     p = softmax(s)   out = p v   dv = p^T dout   ds = p (dout v^T - sum(dout out))
     dq = scale ds k  dk = scale ds^T q
 
-Under a soft cap s is c tanh(x / c) of the scaled scores x, and ds becomes ds (1 - (s / c)^2).
+Under a soft cap s is c tanh(x / c) of the scaled scores x, and ds becomes ds (1 - (s / c)^2). The
+log-sum-exp of s has the gradient p, so where it is an output too, with an upstream gradient of its
+own, that is taken off sum(dout out).
 One block of rows at a time, keys only as far as the mask lets those rows see; one key/value head at
 a time on a CPU, as many as fit on a GPU. Legend: x key/value heads over the batch, g query heads to
 each, r rows, m keys in sight, d head_dim, e v_head_dim.
@@ -25,7 +27,7 @@ from torch import Tensor
 
 from attnbench.core.device import device_for
 from attnbench.core.record import Error
-from attnbench.gate.inputs import as_rows
+from attnbench.gate.inputs import as_rows, in_sight, upstream_besides
 from impls.heads import Define, to_query_heads
 from impls.problem import Problem
 
@@ -44,14 +46,18 @@ class Exact(NamedTuple):
     dk: Tensor | None
     dv: Tensor | None
     dsinks: Tensor | None
-    """[heads]; None where there are no sinks."""
+    """[heads]; None where there are no sinks. So is dv where values are channels of keys, whose
+    gradient then has both parts."""
     entropy: float
     """Mean over rows that see two keys or more, as a share of that of uniform weights."""
+    lse: Tensor | None
+    """[batch, heads, rows]; None where the problem doesn't ask for it."""
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """The output, as ``forward``, and the gradients, in rows."""
-        values = {"forward": self.out, "dq": self.dq, "dk": self.dk, "dv": self.dv}
+        """The output, as ``forward``, what comes besides, and the gradients, in rows."""
+        lse = None if self.lse is None else in_sight(self.lse)[..., None]
+        values = {"forward": self.out, "lse": lse, "dq": self.dq, "dk": self.dk, "dv": self.dv}
         if self.dsinks is not None:
             values["dsinks"] = as_rows(self.dsinks, ("heads",))
         return {name: x for name, x in values.items() if x is not None}
@@ -83,12 +89,13 @@ def exact(
     """
     b, h, c, g = problem.batch, problem.heads, problem.kv_heads, problem.group
     zeros = partial(torch.zeros, dtype=torch.float64, device=q.device)
-    out = zeros(b, h, len(rows), problem.v_head_dim)
+    out, lse = zeros(b, h, len(rows), problem.v_head_dim), zeros(b, h, len(rows), 1)
     dq = zeros(b, h, len(rows), problem.head_dim)
     keys = 0 if dout is None else problem.kv_len
     dk, dv = (zeros(b, c, keys, width) for width in (problem.head_dim, problem.v_head_dim))
-    out_x, dq_x = (y.view(b * c, g, *y.shape[2:]) for y in (out, dq))
+    out_x, dq_x, lse_x = (y.view(b * c, g, *y.shape[2:]) for y in (out, dq, lse))
     do_x = None if dout is None else dout.reshape(b * c, g, *dout.shape[2:])
+    dl_x = [] if do_x is None else upstream_besides(problem, do_x)
     dk_x, dv_x, k_x, v_x = (y.flatten(0, 1) for y in (dk, dv, k, v))
     q_x = q[:, :, rows].reshape(b * c, g, len(rows), -1)
     sinks_cg = torch.full((h,), -torch.inf, device=q.device) if sinks is None else sinks
@@ -107,23 +114,31 @@ def exact(
             bias = None if block.bias is None else _own(problem, block.bias, some)
             scores = cap(problem, q_in @ k_in.mT * problem.scale)
             slope = None if problem.softcap is None else 1 - (scores / problem.softcap).square()
-            p, p_sink = _weights(scores, seen, bias, sinks_cg[some % c, :, None, None])
+            p, p_sink, log_sum = _weights(scores, seen, bias, sinks_cg[some % c, :, None, None])
             out_x[own, :, block.at] = o = p @ v_in
+            lse_x[own, :, block.at] = log_sum
             shares.append(_entropy(p, seen))
             if do_x is None:
                 continue
             do = do_x[own, :, block.at].double()
             dv_x[own, block.keys] += p.flatten(1, 2).mT @ do.flatten(1, 2)
             lost = (do * o).sum(-1, keepdim=True)
+            for dl in dl_x:
+                lost -= dl[own, :, block.at, None]
             d_sinks.index_add_(0, some % c, -(p_sink * lost).sum((2, 3)))
             ds = (do @ v_in.mT).sub_(lost).mul_(p)
             ds = ds if slope is None else ds.mul_(slope)
             dq_x[own, :, block.at] = (ds @ k_in).mul_(problem.scale)
             dk_x[own, block.keys] += ds.flatten(1, 2).mT @ q_in.flatten(1, 2) * problem.scale
     mean = float(torch.cat(shares).sum() / max(1, sum(map(len, shares))))
+    log_sums = lse[..., 0] if problem.lse else None
+    if problem.v_in_k and dout is not None:
+        dk[..., : problem.v_head_dim] += dv
     if dout is None:
-        return Exact(out, None, None, None, None, mean)
-    return Exact(out, dq, dk, dv, None if sinks is None else d_sinks.flatten(), mean)
+        return Exact(out, None, None, None, None, mean, log_sums)
+    d_values = None if problem.v_in_k else dv
+    d_sinks_h = None if sinks is None else d_sinks.flatten()
+    return Exact(out, dq, dk, d_values, d_sinks_h, mean, log_sums)
 
 
 def _entropy(p: Tensor, seen: Tensor) -> Tensor:
@@ -175,9 +190,9 @@ def cap(problem: Problem, scores: Tensor) -> Tensor:
 
 def _weights(
     scores: Tensor, visible: Tensor, bias: Tensor | None, sink: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The softmax over what is in sight and a sink, in place, and the sink's own weight; rows of
-    zeros where nothing is in sight.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The softmax over what is in sight and a sink, in place, the sink's own weight, and the
+    log-sum-exp; rows of zeros, and -inf, where nothing is in sight.
     """
     if bias is not None:
         scores += bias
@@ -186,8 +201,10 @@ def _weights(
     top = scores.amax(-1, keepdim=True).clamp_(min=kind.min).maximum(sink)
     powers = scores.sub_(top).exp_()
     beside = (sink - top).exp_()
-    total = (powers.sum(-1, keepdim=True) + beside).clamp_(min=kind.tiny)
-    return powers.div_(total), beside / total
+    total = powers.sum(-1, keepdim=True) + beside
+    log_sum = total.log() + top
+    total.clamp_(min=kind.tiny)
+    return powers.div_(total), beside / total, log_sum
 
 
 EDGES = (0, 1, 127, 128, -2, -1)
@@ -206,18 +223,27 @@ def sample_rows(q_len: int, count: int, seed: int) -> Tensor:
     return torch.cat([edges, few]).unique()
 
 
-def softmax_define(problem: Problem) -> Define:
-    """The output of some rows, differentiable."""
+def softmax_weights(problem: Problem, q: Tensor, k: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The weights of some rows on all keys, and which rows see none."""
+    scores, blind = _scores(problem, q, k, rows)
+    return scores.softmax(-1), blind
 
-    def define(
-        q: Tensor, k: Tensor, v: Tensor, rows: Tensor, sinks: Tensor | None = None
-    ) -> Tensor:
+
+def softmax_define(problem: Problem) -> Define:
+    """The output of some rows, and what comes besides, differentiable."""
+
+    def define(q: Tensor, k: Tensor, v: Tensor, rows: Tensor, sinks: Tensor | None = None) -> Any:
         scores, blind = _scores(problem, q, k, rows)
+        column = scores.new_full((), -torch.inf)
         if sinks is not None:
             column = sinks[:, None, None].to(scores.dtype).expand(*scores.shape[:-1], 1)
             scores = torch.cat([scores, column], -1)
         weights = scores.softmax(-1)[..., : problem.kv_len]
-        return (weights @ to_query_heads(v, problem)).masked_fill(blind, 0.0)
+        out = (weights @ to_query_heads(v, problem)).masked_fill(blind, 0.0)
+        if not problem.lse:
+            return out
+        log_sums = scores.logsumexp(-1, keepdim=True)
+        return out, torch.where(blind, column, log_sums)[..., 0]
 
     return define
 
@@ -243,10 +269,16 @@ def recomputed(
     out = ((scores - log_sum).exp() @ v_bhme).masked_fill(blind, 0.0).to(dtype).to(inside)
     again, _ = _scores(problem, q, k, rows, another_order=True)
     weights = (again - log_sum).exp().masked_fill(blind, 0.0)
-    tensors = {"forward": weights @ v_bhme}
+    tensors, own = {"forward": weights @ v_bhme}, dict[str, Tensor]()
+    if problem.lse:
+        alone = log_sum.new_zeros(()) if sinks is None else sinks[:, None, None].to(inside)
+        own["lse"] = log_sum = torch.where(blind, alone, log_sum)
     if dout is not None:
+        above = upstream_besides(problem, dout)
         dout = dout.to(inside)
         lost = (dout * out).sum(-1, keepdim=True)
+        for each in above:
+            lost -= each[..., None].to(inside)
         if sinks is not None:
             taken = (sinks[:, None, None].to(inside) - log_sum).exp()
             tensors["dsinks"] = (taken * lost).sum((0, 2, 3)).neg()
@@ -257,7 +289,9 @@ def recomputed(
         heads = (problem.kv_heads, problem.group)
         tensors["dk"] = ((ds.mT @ q[:, :, rows]) * problem.scale).unflatten(1, heads).sum(2)
         tensors["dv"] = (weights.mT @ dout).unflatten(1, heads).sum(2)
-    return {name: tensor.to(dtype) for name, tensor in tensors.items()}
+        if problem.v_in_k:
+            tensors["dk"][..., : problem.v_head_dim] += tensors.pop("dv")
+    return {name: tensor.to(dtype) for name, tensor in tensors.items()} | own
 
 
 def _scores(

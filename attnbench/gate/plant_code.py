@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -35,6 +35,7 @@ from impls.dense.matmul import build as honest
 from impls.heads import Attend
 from impls.masks import Mask
 from impls.problem import Problem
+from impls.sparse.moba import Moba
 
 Build = Callable[..., Attend]
 
@@ -113,6 +114,43 @@ build_overflows = instead(lambda problem, inner: exponentials(problem))
 build_zeros = after(lambda problem, out: out * 0.0)
 
 
+# ---- selections ----
+
+
+class _Likes(Moba):
+    """Selects by other scores than it should."""
+
+    def __init__(self, problem: Problem, block: int, top: int, other: Callable[..., Tensor]):
+        super().__init__(problem, block, top)
+        self.other = other
+
+    def scores(self, q_bhnd: Tensor, k_bcmd: Tensor, **more: Tensor) -> Iterator[Tensor]:
+        """Those, of blocks that may be picked or left out."""
+        for scores in super().scores(q_bhnd, k_bcmd, **more):
+            yield torch.where(scores.isfinite(), self.other(scores), scores)
+
+
+class _Untold(Moba):
+    """Attends to other blocks than it says."""
+
+    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, **more: Tensor) -> Tensor:
+        other = build_picks_least(self.problem, self.block, self.count)
+        return other(q_bhnd, k_bcmd, v_bcme)
+
+
+def build_picks_later(problem: Problem, block: int, top: int) -> Attend:
+    """Of scores that tie it takes the later block's."""
+    return _Likes(problem, block, top, lambda s: s + torch.linspace(0, 1e-6, s.shape[-1]))
+
+
+def build_picks_least(problem: Problem, block: int, top: int) -> Attend:
+    """Takes the least where it should take the largest."""
+    return _Likes(problem, block, top, torch.neg)
+
+
+build_picks_untold = _Untold
+
+
 # ---- gradients ----
 
 
@@ -135,6 +173,35 @@ def scaled(x: Tensor, factor: Callable[[], float]) -> Tensor:
     return out
 
 
+def _padding(problem: Problem, inner: Attend) -> Attend:
+    """Backward, keys are padded to a block of 128, and what is padded has a score of 0 and a value
+    of 0: its weight is not 0, and overflows where a row's own scores are far below zero.
+    """
+    more = (0, 0, 0, -problem.kv_len % 128)
+
+    class Attention(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *qkv: Tensor) -> Tensor:
+            ctx.save_for_backward(*qkv)
+            return inner(*qkv)
+
+        @staticmethod
+        def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, ...]:
+            q, k, v = ctx.saved_tensors
+            padded = torch.nn.functional.pad(k, more)
+            sums = (q @ k.mT * problem.scale).logsumexp(-1, keepdim=True)
+            weights = (q @ padded.mT * problem.scale - sums).exp()
+            dweights = dout @ torch.nn.functional.pad(v, more).mT
+            dweights -= (dout * inner(q, k, v)).sum(-1, keepdim=True)
+            dscores = weights * dweights * problem.scale
+            dk, dv = (x.mT @ y for x, y in ((dscores, q), (weights, dout)))
+            return dscores @ padded, *(x[..., : problem.kv_len, :] for x in (dk, dv))
+
+    apply: Attend = Attention.apply
+    return apply
+
+
+build_padding = instead(_padding)
 build_scaled = instead(lambda problem, inner: lambda q, k, v: inner(q, scaled(k, lambda: 1.01), v))
 build_detached_keys = instead(lambda problem, inner: lambda q, k, v: inner(q, k.detach(), v))
 build_detached = after(lambda problem, out: out.detach())

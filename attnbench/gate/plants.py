@@ -1,7 +1,8 @@
 """Planted faults: variants that do one thing that no variant may, and are honest otherwise.
 
 The ruler tests itself with them: each has to be caught, with the right status and by a reason that
-names the deed. They are data here, and no torch; their code is in :mod:`attnbench.gate.plant_code`.
+names the deed. They are data here, and no torch; their code is in :mod:`attnbench.gate.plant_code`
+and :mod:`attnbench.gate.plant_code_operators`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from attnbench.core.record import Status
 from impls.masks import Mask
+from impls.operators import PARAMETERS
 from impls.problem import Problem
 from impls.spec import Variant
 
@@ -43,6 +45,7 @@ def _problem(mask: str = "none", **changes: Any) -> Problem:
 
 PLAIN, TRAIN = _problem(), _problem("causal", phase="train")
 CAUSAL, WINDOW = _problem("causal"), _problem("window:3,2")
+TIED = _problem("causal", inputs="equal_keys", q_len=256, kv_len=256)
 CROSS, ODD, LONG = _problem("causal", q_len=9), _problem(kv_len=33), _problem(q_len=80, kv_len=80)
 BROAD = _problem(heads=8, kv_heads=8, q_len=256, kv_len=256)
 """Large enough that computing takes longer than finding what was computed before."""
@@ -50,6 +53,15 @@ BROAD = _problem(heads=8, kv_heads=8, q_len=256, kv_len=256)
 ONE_KEY, BROADER = _problem(q_len=1, kv_len=1), BROAD.with_(q_len=512, kv_len=512)
 ON_GPU = BROAD.with_(q_len=1024, kv_len=1024, device="cuda")
 BACKWARD = BROAD.with_(phase="backward", heads=4, kv_heads=4)
+PADDED = TRAIN.with_(mask=Mask(), q_len=320, kv_len=320)
+"""Half a block more than blocks of 128 hold."""
+
+SUNK, SUMMED = TRAIN.with_(sinks=True), TRAIN.with_(lse=True)
+CAPPED, HELD = CAUSAL.with_(softcap=2.0), TRAIN.with_(v_head_dim=8, v_in_k=True)
+SET = HELD.with_(sinks=True, softcap=2.0, lse=True)
+GATED = TRAIN.with_(q_len=64, kv_len=64)
+"""Four chunks of :data:`GLA`."""
+STATED = GATED.with_(state=True)
 
 MOVED = r"row \d+ .* (moved|did not move) when key \d+ changed"
 OFF = "error of forward is"
@@ -62,7 +74,20 @@ MEASURED, IMPLAUSIBLE, CRASHED = (
 )
 HUNGRY = {**MEASURED, "shows": ("memory.peak_bytes", 90 << 20)}
 SLOW = {**MEASURED, "shows": ("time.median_s", 0.02)}
+SELECTS: dict[str, Any] = {
+    "row": {
+        "operator": "softmax on its own pattern",
+        "definition": "impls.sparse.moba:definition",
+        "options": {"block": 4, "top": 3},
+    }
+}
 LATE_END = {"status": Status.TIMED_OUT, "limit_s": 4.0}
+GLA: dict[str, Any] = {
+    "operator": "gla", "definition": "impls.linear.gla:definition", "masks": ("causal",),
+    "options": {"chunk": 16, "seed": 0, "gates": "input"}, "parameters": ("scale", "state"),
+}  # fmt: skip
+"""A row of a recurrence."""
+RECURRENCE = {"row": GLA}
 
 FAULTS: dict[str, list[tuple[Any, ...]]] = {
     "nothing": [
@@ -85,8 +110,39 @@ FAULTS: dict[str, list[tuple[Any, ...]]] = {
         ("half precision inside float32", "half_inside", "plain form in float32"),
         ("zeros", "zeros", MOVED),
     ],
+    "parameters": [
+        ("no fault at all, all set", "everything_set", "^$", SET, MEASURED),
+        ("a sink ignored", "sink_ignored", OFF, SUNK),
+        ("a soft cap after the mask", "cap_after_mask", "which the mask causal hides", CAPPED),
+        ("values in keys without their gradient", "values_detached", "of dk is", HELD),
+    ],
+    "second outputs": [
+        ("a log-sum-exp in base two", "base_two", "error of lse is 0.44", SUMMED),
+        ("a log-sum-exp without the scale", "no_scale", "error of lse is", SUMMED),
+        ("a log-sum-exp that ignores the mask", "no_mask", "of its lse moved when", SUMMED),
+        ("no gradient through the log-sum-exp", "no_gradient", "error of dq is", SUMMED),
+    ],
+    "recurrences": [
+        ("no fault at all, a recurrence", "recurrence", "^$", GATED, {**MEASURED, **RECURRENCE}),
+        ("a decay in base two", "base_two_decay", OFF, GATED, RECURRENCE),
+        ("the last chunk's state dropped", "last_state_dropped", OFF, GATED, RECURRENCE),
+        ("its first state ignored", "first_state_ignored", OFF, STATED, RECURRENCE),
+        ("a gate detached", "gate_detached", "error of dg is", GATED, RECURRENCE),
+    ],
     "every kind": [
         ("right on ordinary inputs alone", "overflows", "^peaky: .* not finite", PLAIN, MEASURED),
+        ("padding scored 0", "padding", "^sunk: .* not finite in dq", PADDED, MEASURED),
+    ],
+    "selections": [
+        ("the later of blocks that tie", "picks_later", "^$", TIED, {**MEASURED, **SELECTS}),
+        (
+            "the blocks it likes least, attended rightly",
+            "picks_least",
+            "picks block \\d, .* and leaves out block",
+            CAUSAL,
+            SELECTS,
+        ),
+        ("blocks it did not say, attended rightly", "picks_untold", OFF, CAUSAL, SELECTS),
     ],
     "gradients": [
         ("a wrong gradient with a right output", "scaled", "of dk is 0.01", TRAIN),
@@ -175,10 +231,12 @@ FAULTS: dict[str, list[tuple[Any, ...]]] = {
     ],
 }
 """By kind: the deed, the name of its code, and the reason for its refusal; then, where they are not
-the usual ones, its problem and more of the :class:`Plant`."""
+the usual ones, its problem and more of the :class:`Plant`, ``row`` being more of its row."""
 
 PLANTED = "attnbench.gate.plant_code"
-"""The module that holds their code, which the audit takes for a variant's."""
+"""How the modules begin that hold their code, which the audit takes for a variant's."""
+OF_OPERATORS = ("parameters", "second outputs", "recurrences")
+"""The kinds whose code is in the second of them."""
 
 
 def _plant(
@@ -189,10 +247,12 @@ def _plant(
     problem: Problem = PLAIN,
     more: Mapping[str, Any] = MappingProxyType({}),
 ) -> Plant:
-    build = f"{PLANTED}:build_{name}"
-    devices = (problem.device,)
-    row = Variant(f"planted.{name}", deed, "planted", "softmax", build, devices=devices)
-    return Plant(deed, kind, row, problem, said=said, **more)
+    module = f"{PLANTED}_operators" if kind in OF_OPERATORS else PLANTED
+    plant = {"said": said, **more}
+    own = {"operator": "softmax", "parameters": tuple(PARAMETERS), **plant.pop("row", {})}
+    build, devices = f"{module}:build_{name}", (problem.device,)
+    row = Variant(f"planted.{name}", deed, "planted", build=build, devices=devices, **own)
+    return Plant(deed, kind, row, problem, **plant)
 
 
 PLANTS = tuple(_plant(kind, *fault) for kind, faults in FAULTS.items() for fault in faults)

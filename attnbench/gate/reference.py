@@ -17,7 +17,18 @@ import torch
 from torch import Tensor
 
 from attnbench.core.record import Error
-from attnbench.gate.inputs import DRAW_AS, TOKENS, Inputs, as_rows, cast, make, turned, weights_of
+from attnbench.gate.inputs import (
+    TOKENS,
+    Inputs,
+    as_rows,
+    by_name,
+    cast,
+    in_sight,
+    make,
+    turned,
+    upstream_besides,
+    weights_of,
+)
 from attnbench.gate.oracle import (
     compare,
     exact,
@@ -26,7 +37,7 @@ from attnbench.gate.oracle import (
     softmax_define,
     worse,
 )
-from impls.operators import QKV, TensorSpec
+from impls.operators import OUTPUT_AXES, OUTPUTS, QKV, TensorSpec
 from impls.operators import inputs as inputs_of
 from impls.problem import Problem
 
@@ -55,17 +66,19 @@ IN_FLOAT64 = 2.0**-29
 Tensors = dict[str, Tensor]
 
 
-def gradient_axes(name: str, specs: Mapping[str, TensorSpec]) -> tuple[str, ...]:
-    """The axes of the gradient ``dNAME`` of an input; none of a weight's."""
-    spec = specs.get(name.removeprefix("d"))
+def axes_of(name: str, specs: Mapping[str, TensorSpec]) -> tuple[str, ...]:
+    """The axes of the gradient ``dNAME`` of an input, none of a weight's; those of an output."""
+    if name == "forward":
+        return OUTPUT_AXES
+    spec = OUTPUTS.get(name) or specs.get(name.removeprefix("d"))
     return spec.axes if spec else ()
 
 
-def rows_of(gradient: Tensor, axes: Sequence[str], rows: Tensor) -> Tensor:
-    """A gradient in rows; of one with an axis of queries, some of them."""
+def rows_of(tensor: Tensor, axes: Sequence[str], rows: Tensor) -> Tensor:
+    """An output or a gradient in rows; of one with an axis of queries, some of them."""
     if "q_len" in axes:
-        gradient = gradient.index_select(axes.index("q_len"), rows)
-    return as_rows(gradient, axes)
+        tensor = tensor.index_select(axes.index("q_len"), rows)
+    return as_rows(tensor, axes)
 
 
 Defines = Callable[..., Tensor]
@@ -81,7 +94,8 @@ class Reference:
     dout: Tensor | None
     """The upstream gradient, full size, zero outside the rows."""
     want: Tensors = field(default_factory=dict)
-    """``forward`` and, with gradients, ``dq``, ``dk``, ``dv``, in float64. dq over the rows."""
+    """``forward``, what comes besides, and with gradients ``dq``, ``dk``, ``dv``, in float64. dq
+    over the rows."""
     plain: dict[str, Error] = field(default_factory=dict)
     cancels: dict[str, float] = field(default_factory=dict)
     """Of those that are zero in truth, the size of the terms that cancel."""
@@ -93,17 +107,14 @@ class Reference:
         """The part of a call's result that ``want`` has: the rows of the output, and of the
         gradients that have an axis of queries.
         """
-        return whole[:, :, self.rows] if name == "forward" else self._rows(name, whole)
+        return rows_of(whole, axes_of(name, self.specs), self.rows)
 
     def numbers(self, name: str) -> int:
         """How many numbers a tensor without tokens has, such as a gradient a head; else as many
         as there are rows.
         """
-        axes = gradient_axes(name, self.specs)
+        axes = axes_of(name, self.specs)
         return self.tried if not axes or {*axes} & {*TOKENS} else self.want[name].numel()
-
-    def _rows(self, name: str, gradient: Tensor) -> Tensor:
-        return rows_of(gradient, gradient_axes(name, self.specs), self.rows)
 
 
 @dataclass(frozen=True)
@@ -130,11 +141,11 @@ class Judged:
         specs = inputs_of(operator, self.problem)
         if specs.keys() == self.inputs.keys():
             return self
-        if any(specs[name].axes != spec.axes for name, spec in self.inputs.specs.items()):
+        drawn = [(s.axes, s.draw) for s in self.inputs.specs.values()]
+        if [(specs[name].axes, specs[name].draw) for name in self.inputs] != drawn:
             return replace(self, inputs=make(self.problem, self.seed, specs))
         new = make(self.problem, self.seed, {n: s for n, s in specs.items() if s.keyword})
-        same = {name: DRAW_AS[specs[name].draw](x) for name, x in self.inputs.items()}
-        return replace(self, inputs=Inputs({**same, **new}, specs))
+        return replace(self, inputs=Inputs({**self.inputs, **new}, specs))
 
 
 def judge(problem: Problem, inputs: Inputs, seed: int) -> Judged:
@@ -188,24 +199,29 @@ def differentiated(
     }
     sources = [*(leaves[name] for name in names), *weights.values()] if trained else []
     sums = [torch.zeros_like(x, dtype=torch.float64) for x in sources]
-    outs: list[Tensor] = []
-    by_place, by_name = leaves.arguments
+    blocks: list[Tensors] = []
+    tensors, named = leaves.arguments
     for some in row_blocks(problem, rows, dtype.itemsize):
         if problem.level == "core":
-            out = define(*by_place, some, **by_name)
+            outs = by_name(problem, define(*tensors, some, **named))
         else:
-            out = define(*by_place, some, *([weights] if weights else [])).unsqueeze(1)
-        outs.append(out.detach())
+            out = define(*tensors, some, *([weights] if weights else [])).unsqueeze(1)
+            outs = {"forward": out}
+        blocks.append({name: x.detach() for name, x in outs.items()})
         if dout is not None:
-            upstream = dout[:, :, some].to(out.dtype)
-            parts = torch.autograd.grad(out, sources, upstream, materialize_grads=True)
+            above = [dout[:, :, some], *upstream_besides(problem, dout[:, :, some])]
+            above = [x.to(out.dtype) for x, out in zip(above, outs.values(), strict=True)]
+            made = [*outs.values()]
+            parts = torch.autograd.grad(made, sources, above, materialize_grads=True)
             for total, part in zip(sums, parts, strict=True):
                 total += part
-    tensors = {"forward": torch.cat(outs, 2)}
+    results = {n: torch.cat([block[n] for block in blocks], 2) for n in blocks[0]}
+    for name in results.keys() & OUTPUTS.keys():
+        results[name] = as_rows(in_sight(results[name]), axes_of(name, specs))
     gradients = [*(f"d{n}" for n in names), *(f"d:{n}" for n in weights)] if trained else []
     for name, total in zip(gradients, sums, strict=True):
-        tensors[name] = rows_of(total, gradient_axes(name, specs), rows)
-    return tensors
+        results[name] = rows_of(total, axes_of(name, specs), rows)
+    return results
 
 
 def row_blocks(problem: Problem, rows: Tensor, item_bytes: int) -> Iterator[Tensor]:
@@ -261,13 +277,12 @@ def _plain_errors(
     again: Tensors = {}
     for some in row_blocks(problem, rows, max(4, problem.item_bytes)):
         upstream = None if dout is None else dout[:, :, some]
-        by_name = inputs.arguments[1]
-        parts = recomputed(problem, *inputs.qkv, some, upstream, **by_name)
+        parts = recomputed(problem, *inputs.qkv, some, upstream, **inputs.arguments[1])
         for name, part in parts.items():
-            if name in ("forward", "dq"):
+            if name in ("forward", "dq", *OUTPUTS):
                 again[name] = torch.cat([*([again[name]] if name in again else []), part], 2)
             else:
-                part = as_rows(part, gradient_axes(name, inputs.specs))
+                part = as_rows(part, axes_of(name, inputs.specs))
                 again[name] = again.get(name, 0.0) + part.double()
     return {name: worse(plain[name], compare(again.pop(name), want[name])) for name in want}
 
@@ -284,7 +299,7 @@ def _cancelling(
     largest = max(float(x.abs().max()) for x in want.values())
     sizes = dict.fromkeys(want, largest)
     if problem.level == "core":
-        q, k, v = (float(inputs[n].double().norm(dim=-1).max()) for n in ("q", "k", "v"))
+        q, k, v = (float(x.double().norm(dim=-1).max()) for x in inputs.qkv)
         out = float(dout[:, :, rows].double().norm(dim=-1).max()) if dout is not None else 0.0
         many = math.sqrt(len(rows) * problem.group)
         through = problem.scale * out * v

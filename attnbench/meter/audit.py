@@ -43,7 +43,7 @@ from attnbench.gate.hygiene import check_finite, demanded, spent_elsewhere
 from attnbench.gate.inputs import CHANNELS, TOKENS, Inputs
 from attnbench.gate.oracle import compare, exact
 from attnbench.gate.plants import PLANTED
-from attnbench.gate.reference import Defines, differentiated, gradient_axes, rows_of, wide
+from attnbench.gate.reference import Defines, axes_of, differentiated, rows_of, wide
 from attnbench.meter.clocks import Clock
 from attnbench.meter.timed import WORDS, Timed, Values, secret_generator, signs_like
 from impls.spec import Variant
@@ -82,7 +82,7 @@ EVENTS_MISS = 0.9  # an end-to-end time below this share of the events' time: on
 LAUNCH_BOUND, ESCAPED_S = 1.5, 50e-6
 
 HOME = {"attnbench", "torch", *sys.stdlib_module_names}  # whose code may run between calls
-PROBLEM = "impls.problem"  # read between calls, too
+READ = ("impls.problem", "impls.operators")  # between calls, too: data
 
 
 class Audit(NamedTuple):
@@ -156,7 +156,7 @@ def _no_foreign_code(timed: Timed) -> Iterator[None]:
 
     def note(frame: FrameType, event: str, _: object) -> None:
         module = str(frame.f_globals.get("__name__", ""))
-        ours = module.partition(".")[0] in HOME or module.startswith(("namedtuple_", PROBLEM))
+        ours = module.partition(".")[0] in HOME or module.startswith(("namedtuple_", *READ))
         if event == "call" and (not ours or module.startswith(PLANTED)):
             ran.add(f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}")
 
@@ -388,9 +388,9 @@ class UnseenJudge:
             return
         rows = torch.arange(problem.q_len, device=results[0].device)
         truth = self._truth(values.inputs, rows, values.dout)
-        tensors = dict(zip(("forward", *self._timed.call.names), results, strict=True))
+        tensors = dict(zip(self._timed.all_names, results, strict=True))
         for name in self._timed.names:
-            axes = gradient_axes(name, values.inputs.specs)
+            axes = axes_of(name, values.inputs.specs)
             self._check(name, rows_of(tensors[name], axes, rows), truth[name])
 
     def _check_rows(self, values: Values, results: Sequence[Tensor]) -> None:
@@ -398,7 +398,8 @@ class UnseenJudge:
         numbers = self._chance.sample(range(n), min(ROWS, n))
         rows = torch.tensor(sorted(numbers), device=results[0].device)
         truth = self._truth(values.inputs, rows, None)
-        self._check("forward", results[0][:, :, rows], truth["forward"])
+        for name, whole in zip(self._timed.call.outputs, results, strict=False):
+            self._check(name, rows_of(whole, axes_of(name, values.inputs.specs), rows), truth[name])
 
     def _truth(self, inputs: Inputs, rows: Tensor, dout: Tensor | None) -> Mapping[str, Tensor]:
         if self._define is not None:

@@ -4,12 +4,15 @@ the canary that are read with them."""
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache, partial
 from time import perf_counter, perf_counter_ns
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from attnbench.core.device import Step, device_for
 from attnbench.core.format import duration
@@ -278,9 +281,13 @@ def back_to_back(gpu: Any, call: Step, each_s: float, seconds: float) -> float:
     return float(gpu.elapsed(first, last)) / count
 
 
-def measure_ceilings(device: str, dtypes: Iterable[str]) -> dict[str, Any]:
+def measure_ceilings(
+    device: str, dtypes: Iterable[str], *, of_others: bool = False
+) -> dict[str, Any]:
     """``{"flops": {dtype: FLOP/s}, "copy": {bytes moved: bytes/s}}``, the best of several tries.
 
+    ``of_others``: on a CPU by oneDNN too, not by torch's own product alone: on processors that are
+    not Intel's that may take half as long, and other libraries' products are as fast.
     On a GPU, besides: ``hot``, FLOP/s of products back to back, and ``floor_s`` of an empty kernel
     by events.
     """
@@ -301,6 +308,8 @@ def measure_ceilings(device: str, dtypes: Iterable[str]) -> dict[str, Any]:
             a, b = (torch.randn(n, n, device=device, generator=chance).to(dtype) for _ in "ab")
             product, work = partial(torch.matmul, a, b), 2.0 * n**3
             rates.append(work / (seconds := best(product)))
+            if of_others and not here.queued:
+                rates += [work / best(other) for other in _products_of_onednn(a, b)]
             if name != "float32" and here.queued:  # float32 may be three products of TF32
                 hot[name] = work / back_to_back(here, product, seconds, HOT_S)
             if name == "float32" and here.three_of_tf32:
@@ -318,6 +327,18 @@ def measure_ceilings(device: str, dtypes: Iterable[str]) -> dict[str, Any]:
         return {"flops": flops, "copy": copy}
     empty = clock.samples(_nothing, partial(here.sleep, 0), FLOOR_TRIES)
     return {"flops": flops, "copy": copy, "hot": hot, "floor_s": statistics.median(empty)}
+
+
+def _products_of_onednn(a: Tensor, b: Tensor) -> Iterator[Step]:
+    """oneDNN's product in the tensors' dtype, where it has one; of half precision in float32 too,
+    since that may be the faster way to compute it.
+    """
+    halves = {a.dtype, torch.float32} if a.dtype.itemsize < 4 else {a.dtype}
+    for dtype in halves:
+        with suppress(RuntimeError):  # it has none of this dtype here
+            product = partial(F.linear, a.to(dtype).to_mkldnn(), b.to(dtype).to_mkldnn())
+            product()
+            yield product
 
 
 def _nothing() -> None:

@@ -9,6 +9,7 @@ weight's gradient is a sum over the batch, so it is compared over calls alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -19,14 +20,14 @@ from attnbench.core.record import Determinism
 from attnbench.gate.inputs import Attend, Call, Inputs, other_set
 from attnbench.meter.ranks import attend_of
 from attnbench.meter.timed import Values
+from impls.operators import outputs as outputs_of
 from impls.problem import Problem
 from impls.spec import Variant
 
 CALLS = 3  # how often the same values are given
-MOST_SETUP_S = 0.3  # a variant that took longer to build is not built again for the batch
 
 Results = Callable[[], list[Tensor]]
-"""A call on values that stay: its output and gradients, in the order of ``Call.names``."""
+"""A call on values that stay: its outputs and gradients, in the order of ``Call.names``."""
 
 
 def try_determinism(
@@ -36,8 +37,10 @@ def try_determinism(
     values: Values,
     *,
     setup_s: float = 0.0,
+    most_s: float = math.inf,
 ) -> Determinism:
-    """What can be found out; ``setup_s`` is what building and the first call took.
+    """What can be found out; ``setup_s`` is what building and the first call took. A variant that
+    took longer than ``most_s`` is not built again for the batch.
 
     What raises leaves the rest unknown, with the reason.
     """
@@ -48,7 +51,7 @@ def try_determinism(
             why = "its results differ from call to call, so nothing can be said of the batch"
             return Determinism(repeats=False, why=why)
         result = Determinism(repeats=True)
-        if setup_s > MOST_SETUP_S:
+        if setup_s > most_s:
             return result.with_(why=f"building took {duration(setup_s)}")
         batch, place = _across_batches(problem, variant, attend, values)
         return result.with_(batch=batch, place=place)
@@ -66,10 +69,11 @@ def _calls(problem: Problem, attend: Attend, values: Values) -> Results:
 
     def results() -> list[Tensor]:
         out = call.forward()
+        outputs = [x.detach() for x in (out, *call.besides.values())]
         if not problem.gradients:
-            return [out.detach()]
+            return outputs
         assert dout is not None
-        return [out.detach(), *call.backward(out, dout)]
+        return [*outputs, *call.backward(out, dout)]
 
     return results
 
@@ -95,7 +99,7 @@ def _across_batches(
     second = Values(other_set(alone), None if first.dout is None else first.dout.flip(2))
 
     def bits(number: int, *elements: Values) -> list[Tensor]:
-        """Of one of some batch elements: its part of the output and of the inputs' gradients."""
+        """Of one of some batch elements: its part of the outputs and of the inputs' gradients."""
         n = len(elements)
         built = attend if problem.batch == n else attend_of(variant, problem.with_(batch=n))
         together = {
@@ -105,11 +109,13 @@ def _across_batches(
         }
         douts = [e.dout for e in elements if e.dout is not None]
         joined = Values(Inputs(together, inputs.specs), torch.cat(douts) if douts else None)
-        out, *gradients = _calls(problem.with_(batch=n), built, joined)()
+        results = _calls(problem.with_(batch=n), built, joined)()
+        many = 1 + len(outputs_of(problem))
+        outputs, gradients = results[:many], results[many:]
         names = [name for name in inputs if inputs.specs[name].gradient]
         parts = zip(names, gradients[: len(names)], strict=False)
         of_inputs = [x for name, x in parts if inputs.axis(name, "batch") is not None]
-        return [x[number].clone() for x in (out, *of_inputs)]
+        return [x[number].clone() for x in (*outputs, *of_inputs)]
 
     among = bits(0, first, second)
     return _same(bits(0, first), among), _same(among, bits(1, second, first))

@@ -88,7 +88,7 @@ class Observed(NamedTuple):
     memory: Memory
     kernels: list[str]
     ran: frozenset[str]  # every operator that ran, on whatever device
-    results: dict[str, torch.Tensor]  # output and gradients, by name
+    results: dict[str, torch.Tensor]  # outputs and gradients, by name
 
 
 def observe(
@@ -140,6 +140,7 @@ def _observe_queued(
         before = device.live_bytes()
         out = call.forward()
         saved = device.live_bytes() - before - out.numel() * out.element_size()
+        saved -= sum(x.nbytes for x in call.besides.values())
     memory = Memory(peak, saved, expected, "requested bytes of the caching allocator")
     return _observed(memory, _events(profiler), results)
 
@@ -190,7 +191,7 @@ def _observed(memory: Memory, events: list[Event], results: dict[str, torch.Tens
 def _run(
     call: Call, dout: torch.Tensor | None, settle: Callable[[], object] | None = None
 ) -> dict[str, torch.Tensor]:
-    results = {"forward": call.forward()}
+    results = {"forward": call.forward(), **call.besides}
     if call.problem.gradients:
         assert dout is not None
         with record_function(BETWEEN):

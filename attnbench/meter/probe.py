@@ -23,10 +23,10 @@ from attnbench.core.device import device_for
 from attnbench.core.job import Job
 from attnbench.core.record import Error, Probed, Status
 from attnbench.gate import budget, watch
-from attnbench.gate.hygiene import check_finite, check_form
-from attnbench.gate.inputs import Attend, Inputs, as_rows, cast, make
+from attnbench.gate.hygiene import check_finite, check_form, values_of
+from attnbench.gate.inputs import Attend, Inputs, as_rows, cast, in_sight, make
 from attnbench.gate.oracle import EDGES, compare
-from attnbench.gate.reference import Defines, Reference, Tensors, defined, of_rows
+from attnbench.gate.reference import Defines, Reference, Tensors, axes_of, defined, of_rows
 from attnbench.meter import memory
 from attnbench.meter.clocks import Clock, clock_for
 from attnbench.meter.endings import refused
@@ -35,6 +35,7 @@ from attnbench.meter.timed import Repeated, Values, secret_generator, signs_like
 from attnbench.meter.timer import TimeSpent, prepare
 from impls.loading import load_function
 from impls.operators import inputs as inputs_of
+from impls.operators import outputs as outputs_of
 from impls.problem import Problem
 from impls.spec import Unsupported, Variant
 
@@ -93,12 +94,14 @@ def _look(job: Job, max_time_s: float, expected: int, spent: TimeSpent) -> dict[
         with spent.on("memory"):
             view = memory.observe(problem, attend, fresh.inputs, dout, expected or None, rise)
     with spent.on("checking"):
-        define = define_of(variant, problem)
+        define = define_of(variant, problem, attend)
         truth = expected_of(problem, fresh.inputs, rows, dout, define, job.seed)
         check_rows(problem, results, truth)
         if view is not None:
             check_form(problem, view.results["forward"])
-            check_rows(problem, {n: x.detach() for n, x in view.results.items()}, truth)
+            seen = dict(view.results)
+            seen |= {n: in_sight(check_form(problem, seen[n], n)) for n in outputs_of(problem)}
+            check_rows(problem, {n: x.detach() for n, x in seen.items()}, truth)
         watch.check(before)
     fields = {"status": Status.MEASURED, "rows": len(rows), "time_s": time_s, "samples_s": samples}
     flags, peak = [*clock.flags], dict[str, Any]()
@@ -143,7 +146,8 @@ def check_rows(problem: Problem, got: Tensors, expected: Reference) -> None:
     ``got``: whole tensors, as a call returned them; only those are checked.
     """
     for name, tensor in got.items():
-        check_finite("the output" if name == "forward" else name, as_rows(tensor))
+        part = as_rows(tensor, axes_of(name, expected.specs))
+        check_finite("the output" if name == "forward" else name, part)
     errors = {name: compare(expected.of(name, x), expected.want[name]) for name, x in got.items()}
 
     def looser(plain: Error) -> Error:
@@ -194,7 +198,7 @@ class Fresh(Repeated):
 
     def before(self) -> None:
         """Random signs on the channels: other scores and other outputs of the same kind."""
-        self._out, self._gradients = None, ()
+        self._out, self._gradients, self.call.besides = None, (), {}
         with torch.no_grad():
             upstream = [] if self._dout is None else [self._dout]
             for x in [*self.call.leaves.drawn_as("normal", "unit").values(), *upstream]:
@@ -203,13 +207,14 @@ class Fresh(Repeated):
         self._forward_first()
 
     def results(self) -> dict[str, Tensor]:
-        """Output and dq of the last call, which a few rows of the upstream gradient determine."""
+        """Outputs and dq of the last call, which a few rows of the upstream gradient determine."""
         assert self._out is not None
-        results = {"forward": check_form(self.problem, self._out).detach().clone()}
+        outputs = values_of(self.call, self._out)
+        results = {name: x.detach().clone() for name, x in outputs.items()}
         for name, gradient in zip(self.call.names, self._gradients, strict=False):
             if name == "dq":
                 results[name] = gradient
-        self._out, self._gradients = None, ()
+        self._out, self._gradients, self.call.besides = None, (), {}
         return results
 
     def dout_in(self, rows: Tensor) -> Tensor | None:

@@ -145,6 +145,8 @@ class Member:
         timing, out = self._timed(part, part.call.forward)
         out = check_form(part.problem, out)
         part.put("out", out)
+        for name, x in part.call.besides.items():
+            part.put(name, check_form(part.problem, x, name))
         check_inputs_kept(part.call, inputs, versions)
         part.out = out
         return timing
@@ -153,7 +155,8 @@ class Member:
         out, dout = part.out, part.dout
         assert out is not None and dout is not None
         dout.copy_(part.take("dout"))
-        timing, gradients = self._timed(part, lambda: part.call.backward(out, dout))
+        above = [part.take(f"d{name}") for name in part.call.besides]
+        timing, gradients = self._timed(part, lambda: part.call.backward(out, dout, above))
         for name, gradient in zip(part.call.names, gradients, strict=True):
             part.put(name, gradient)
         part.out = None

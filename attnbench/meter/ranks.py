@@ -25,10 +25,12 @@ from attnbench.core.settings import Settings
 from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import Attend, Inputs
 from attnbench.gate.reference import Defines
+from attnbench.gate.selection import judged_by
 from attnbench.meter.clocks import Clock
 from attnbench.meter.memory import HIGH_WATER, SURE, Observed
 from impls.loading import load_function
-from impls.operators import OUTPUT, OUTPUT_AXES, QKV, size
+from impls.operators import OUTPUT, OUTPUT_AXES, OUTPUTS, QKV, outputs, size
+from impls.operators import inputs as inputs_of
 from impls.problem import Problem
 from impls.spec import Unavailable, Unsupported, Variant
 
@@ -85,20 +87,26 @@ PAGE_AXES: dict[str, tuple[str, ...]] = {
     **{f"d{name}": spec.axes for name, spec in QKV.items()},
     OUTPUT: OUTPUT_AXES,
     f"d{OUTPUT}": OUTPUT_AXES,
+    **{name: spec.axes for name, spec in OUTPUTS.items()},
+    **{f"d{name}": spec.axes for name, spec in OUTPUTS.items()},
 }
 """The axes of the inputs and results that ranks share."""
 
 
 def pages(problem: Problem, place: str) -> dict[str, Tensor]:
     """Inputs and results of one problem by name, in a file that any process may map."""
-    shapes = {
-        name: tuple(size(problem, axis) for axis in axes)
-        for name, axes in PAGE_AXES.items()
-        if problem.gradients or name in (*QKV, OUTPUT)
-    }
-    sizes, dtype = [math.prod(shape) for shape in shapes.values()], getattr(torch, problem.dtype)
-    parts = torch.from_file(place, shared=True, size=sum(sizes), dtype=dtype).split(sizes)
-    return {name: x.view(shapes[name]) for name, x in zip(shapes, parts, strict=True)}
+    besides, own = outputs(problem), getattr(torch, problem.dtype)
+    names = [*QKV, OUTPUT, *besides]
+    names += [f"d{name}" for name in names] if problem.gradients else []
+    dtypes = dict.fromkeys(names, own)
+    for name in besides:
+        dtypes[name] = dtypes[f"d{name}"] = torch.promote_types(own, torch.float32)
+    shapes = {n: tuple(size(problem, axis) for axis in PAGE_AXES[n]) for n in names}
+    sizes = [math.prod(shapes[n]) * dtypes[n].itemsize for n in names]
+    room = [-(-each // 8) * 8 for each in sizes]  # each begins where any number may
+    parts = torch.from_file(place, shared=True, size=sum(room), dtype=torch.uint8).split(room)
+    each = zip(names, parts, sizes, strict=True)
+    return {n: part[:used].view(dtypes[n]).view(shapes[n]) for n, part, used in each}
 
 
 @contextmanager
@@ -274,10 +282,9 @@ class Together:
         self.peaks: list[int] = []
         self._calls = 0
 
-    def __call__(self, *inputs: Tensor) -> Tensor:
-        """The whole output of whole inputs."""
-        out: Tensor = _Shared.apply(self, *inputs)  # type: ignore[no-untyped-call]
-        return out
+    def __call__(self, *inputs: Tensor) -> Any:
+        """The whole output of whole inputs, or all that the problem asks for."""
+        return _Shared.apply(self, *inputs)  # type: ignore[no-untyped-call]
 
     def note(self) -> str:
         """The number of ranks, and the variant's own note."""
@@ -289,17 +296,23 @@ class Together:
         """Count the seconds that each rank spends, and the bytes that it sends, from here."""
         self.spent, self.sent = [0.0] * self.team.world, [0] * self.team.world
 
-    def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, int]:
-        """The output, and the number of the call."""
+    @property
+    def _outputs(self) -> tuple[str, ...]:
+        """The names of all that a call gives."""
+        return (OUTPUT, *outputs(self.problem))
+
+    def forward(self, inputs: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], int]:
+        """The outputs, and the number of the call."""
         self._passed("forward", dict(zip(QKV, inputs, strict=True)))
         self._calls += 1
-        return self._taken("out"), self._calls
+        return tuple(map(self._taken, self._outputs)), self._calls
 
-    def backward(self, call: int, dout: Tensor) -> tuple[Tensor, ...]:
+    def backward(self, call: int, *above: Tensor) -> tuple[Tensor, ...]:
         """The gradients of the call with this number; raises if it is not the last."""
         if call != self._calls:
             raise RuntimeError("the ranks keep what the last forward pass left, no other's")
-        self._passed("backward", {"dout": dout})
+        names = (f"d{name}" for name in self._outputs)
+        self._passed("backward", dict(zip(names, above, strict=True)))
         return tuple(self._taken(name) for name in GRADIENTS)
 
     def _passed(self, deed: str, tensors: Mapping[str, Tensor]) -> None:
@@ -317,7 +330,7 @@ class Together:
         """One call of each rank under its profiler: the memory of the one that needs most."""
         self._lay(inputs)
         if dout is not None:
-            self._lay({"dout": dout})
+            self._lay({f"d{OUTPUT}": dout})
         for _ in range(SURE):
             answers = self.team.ask("observe", self._of, "call under the profiler")
             memories = [Memory.from_dict(rank["memory"]) for rank in answers]
@@ -330,8 +343,10 @@ class Together:
             method=f"the largest of {len(answers)} ranks, each above its share: {most.method}",
             flags=[f"rank {i}: {flag}" for i, each in enumerate(memories) for flag in each.flags],
         )
-        results = {"forward": self._taken("out")}
-        results["forward"].requires_grad_(self.problem.gradients)  # as each rank's own did
+        names = ("forward", *outputs(self.problem))
+        results = dict(zip(names, map(self._taken, self._outputs), strict=True))
+        for x in results.values():
+            x.requires_grad_(self.problem.gradients)  # as each rank's own did
         if self.problem.gradients:
             results |= {name: self._taken(name) for name in GRADIENTS}
         ran = frozenset(name for rank in answers for name in rank["ran"])
@@ -347,14 +362,14 @@ class Together:
 
 class _Shared(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, together: Together, *inputs: Tensor) -> Tensor:
-        out, ctx.call = together.forward(inputs)
+    def forward(ctx: Any, together: Together, *inputs: Tensor) -> Any:
+        outputs, ctx.call = together.forward(inputs)
         ctx.together = together
-        return out
+        return outputs if len(outputs) > 1 else outputs[0]
 
     @staticmethod
-    def backward(ctx: Any, *dout: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, *ctx.together.backward(ctx.call, dout[0]))
+    def backward(ctx: Any, *above: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, *ctx.together.backward(ctx.call, *above))
 
 
 def attend_of(variant: Variant, problem: Problem) -> Attend:
@@ -365,12 +380,14 @@ def attend_of(variant: Variant, problem: Problem) -> Attend:
     return attend
 
 
-def define_of(variant: Variant, problem: Problem) -> Defines | None:
-    """Its own definition; None of what computes exact softmax."""
+def define_of(variant: Variant, problem: Problem, attend: Attend) -> Defines | None:
+    """Its own definition, on what ``attend`` selects if it does; None of what computes exact
+    softmax.
+    """
     if variant.definition is None:
         return None
     define: Defines = load_function(variant.definition)(problem, **variant.chosen)
-    return define
+    return judged_by(problem, define, attend, inputs_of(variant.operator, problem))
 
 
 def note_of(attend: Attend) -> str:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from attnbench.gate.budget import EPSILON
 from attnbench.gate.findings import Wrong
-from attnbench.gate.hygiene import check_form
-from attnbench.gate.inputs import Attend, Call, Inputs, other_set
-from impls.operators import OUTPUT, OUTPUT_AXES, Signs
+from attnbench.gate.hygiene import check_form, values_of
+from attnbench.gate.inputs import Attend, Call, Inputs, in_sight, other_set, upstream_besides
+from impls.operators import OUTPUT, OUTPUT_AXES, OUTPUTS, Signs
 from impls.problem import Problem
 
 WORDS = {"forward": "output"}
@@ -79,7 +79,11 @@ class FreshValues:
             drawn = signs_like(row, self._chance)
             for name in (n for n in each.names if n == OUTPUT or n in inputs):
                 axes = OUTPUT_AXES if name == OUTPUT else inputs.specs[name].axes
-                self._drawn[name] = drawn.view([-1 if a == each.axis else 1 for a in axes])
+                at, own = each.axis, drawn
+                if at not in axes:  # an output of values that are channels of the keys
+                    channels = next(s.holds[1] for s in inputs.specs.values() if s.holds)
+                    at, own = axes[-1], drawn[:channels]
+                self._drawn[name] = own.view([-1 if a == at else 1 for a in axes])
         signed = {n: x * self._drawn[n] if n in self._drawn else x for n, x in inputs.items()}
         if dout is not None and OUTPUT in self._drawn:
             dout = dout * self._drawn[OUTPUT]
@@ -98,6 +102,8 @@ class Repeated:
     def __init__(self, problem: Problem, attend: Attend, values: Values) -> None:
         self.problem, self.call = problem, Call(problem, attend, values.inputs)
         self._dout = None if values.dout is None else values.dout.clone()
+        # whatever signs dout gets later, these stay as they are
+        self._above = [] if self._dout is None else upstream_besides(problem, self._dout)
         self._out: Tensor | None = None
         self._gradients: Sequence[Tensor] = ()
 
@@ -105,21 +111,25 @@ class Repeated:
         """Put other values in place."""
         raise NotImplementedError
 
+    def settle(self) -> None:
+        """Let go of the last result."""
+        self._out, self._gradients = None, ()
+
     def run(self) -> object:
         """What the clock sees."""
         if self.problem.phase != "backward":
             self._out = self.call.forward()
         if self.problem.gradients:
             assert self._out is not None and self._dout is not None
-            self._gradients = self.call.backward(self._out, self._dout)
+            self._gradients = self.call.backward(self._out, self._dout, self._above)
         return self._out
 
     def hold(self) -> Callable[[], None]:
         """A step that puts the results of the last call back, for a clock that replays it."""
-        out, gradients = self._out, self._gradients
+        out, besides, gradients = self._out, self.call.besides, self._gradients
 
         def put_back() -> None:
-            self._out, self._gradients = out, gradients
+            self._out, self.call.besides, self._gradients = out, besides, gradients
 
         return put_back
 
@@ -148,13 +158,13 @@ class Timed(Repeated):
         """
         super().__init__(problem, attend, values)
         self.fresh = FreshValues(values, truth, second, exact=exact, signs=signs)
-        self._zero, self._all_names = zero, ("forward", *self.call.names)
-        self.names = tuple(name for name in self._all_names if name not in zero)
-        self._off = torch.zeros(len(self._all_names), dtype=torch.float64, device=truth[0].device)
+        self._zero, self.all_names = zero, (*self.call.outputs, *self.call.names)
+        self.names = tuple(name for name in self.all_names if name not in zero)
+        self._off = torch.zeros(len(self.all_names), dtype=torch.float64, device=truth[0].device)
         self._form: str | None = None
         self._given: Values | None = None
         self.unseen: tuple[Values, list[Tensor]] | None = None
-        """The values of the last :meth:`load`, with the output and gradients of the call."""
+        """The values of the last :meth:`load`, with the outputs and gradients of the call."""
         self._chance = secret_generator(truth[0].device)
 
     def try_signs(self) -> None:
@@ -197,25 +207,25 @@ class Timed(Repeated):
         if self._out is None:
             return
         try:
-            out = check_form(self.problem, self._out).detach().clone()  # as it is at this moment
-            results = [out, *self._gradients]
+            outputs = values_of(self.call, self._out).values()
+            results = [*(x.detach().clone() for x in outputs), *self._gradients]  # as they are now
             if self._given is not None:
                 self.unseen, self._given = (self._given, results), None
-            elif len(results) != len(self._all_names) and self.problem.gradients:
+            elif len(results) != len(self.all_names) and self.problem.gradients:
                 raise Wrong("its weights are not those that it had when it was judged")
             else:
-                expected = self.fresh.wanted(self._all_names[: len(results)])
+                expected = self.fresh.wanted(self.all_names[: len(results)])
                 for i, pair in enumerate(zip(results, expected, strict=True)):
                     self._off[i] = torch.maximum(self._off[i], _deviation(*pair))
         except Wrong as wrong:
             self._form = str(wrong)
-        self._out, self._gradients = None, ()
+        self._out, self._gradients, self.call.besides = None, (), {}
 
     def wrong(self) -> str | None:
         """None where every timed call gave what it should, else a sentence."""
         if self._form is not None:
             return f"while it was timed, {self._form}"
-        off = dict(zip(self._all_names, self._off.tolist(), strict=True))
+        off = dict(zip(self.all_names, self._off.tolist(), strict=True))
         changed = _changed(self.problem.dtype, off, self._zero)
         return None if changed is None else f"while it was timed {changed}"
 
@@ -228,8 +238,9 @@ def unlike(
         check_form(problem, results["forward"])
     except Wrong as wrong:
         return str(wrong)
-    pairs = zip(results.items(), truth, strict=True)
-    off = {name: float(_deviation(got.detach(), want)) for (name, got), want in pairs}
+    got = {n: in_sight(x) if n in OUTPUTS else x for n, x in results.items()}
+    pairs = zip(got.items(), truth, strict=True)
+    off = {name: float(_deviation(x.detach(), want)) for (name, x), want in pairs}
     return _changed(problem.dtype, off, zero)
 
 

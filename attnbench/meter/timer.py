@@ -26,7 +26,7 @@ from attnbench.meter.clocks import LEAST, Clock, GraphClock, clock_for
 from attnbench.meter.ranks import RanksClock, Together
 from attnbench.meter.timed import Repeated, Timed, Values
 from impls.cost import Cost
-from impls.operators import operator
+from impls.operators import signs
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,13 @@ class Ready:
     def timed(self) -> Timed:
         """Its call, with tensors of its own."""
         verdict, problem = self.verdict, self.job.problem
-        core = problem.level == "core"
         timed = Timed(
             problem,
             self.attend,
             self.values,
             verdict.truth,
-            exact=self.job.variant.exact and core,
-            signs=operator(self.job.variant.operator).signs if core else (),
+            exact=self.job.variant.exact and problem.level == "core",
+            signs=signs(self.job.variant.operator, problem),
             second=verdict.second,
             zero=verdict.zero,
         )
@@ -218,7 +217,7 @@ def warm_up(timed: Repeated, clock: Clock, budget_s: float) -> tuple[float, list
 
 
 def measure_time(
-    timed: Timed,
+    timed: Repeated,
     clock: Clock,
     budget_s: float,
     flags: list[str],

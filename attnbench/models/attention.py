@@ -103,6 +103,11 @@ def fill_empty_rows(out: Tensor, value: Tensor, mask: Tensor | None, eager: bool
     return torch.where(empty, mean, out)
 
 
+def _each(result: Any) -> tuple[Any, ...]:
+    """The outputs of a call, however many there are."""
+    return result if isinstance(result, tuple) else (result,)
+
+
 def laid_out_as(out: Tensor, query: Tensor) -> Tensor:
     """``out`` in memory as torch's own would be: its axes in the order of the query's, where that
     has its channels side by side, so that a model can look at it as it does at torch's.
@@ -119,9 +124,17 @@ LASTING, PASSING = 32, 8
 """Problems that a variant is kept built for: with masks that follow from the shape, and with
 masks of the data, whose tables may be as large as the scores."""
 NO_BIAS_GRADIENT = (
-    "what is added to the scores is learned, and under dropout, a soft cap or sinks its gradient "
-    "can't be had; set the dropout of the attention's weights to 0, or detach it"
+    "what is added to the scores is learned, and under dropout, a soft cap or sinks, or with the "
+    "log-sum-exp, its gradient can't be had; set the dropout of the attention's weights to 0, or "
+    "detach it"
 )
+
+
+HINTS = {
+    "lse": "return_lse=True asks for the log-sum-exp",
+    "v_in_k": "v=k[..., :n] is a view of the keys already",
+}
+"""For names of a problem that are no tensors of a call."""
 
 
 class NotServed(CantBeDone):
@@ -175,21 +188,26 @@ class Built:
         *,
         softcap: float | None = None,
         return_state: bool = False,
+        return_lse: bool = False,
         **inputs: Tensor,
     ) -> Any:
         """``out`` [b, h, n, e]; the first arguments are F.scaled_dot_product_attention's.
 
         ``softcap`` and inputs by name (``sinks``, ``g``, ``beta``, ``dt``, ``state``) are for the
-        variants that take them; with ``return_state`` the result is (out, state). A variant that
+        variants that take them; with ``return_state`` the result is (out, state), with
+        ``return_lse`` (out, lse), as :data:`impls.operators.OUTPUTS` has it. A variant that
         is causal in any case needs no mask. A mask that requires a gradient gets it
         (:func:`with_bias_gradient`), though not under dropout. Under autocast q, k and v are cast
         to its dtype, doubles aside, as torch does, and the variant runs outside it.
         """
         qkv, kind = (q_bhnd, k_bcmd, v_bcme), q_bhnd.device.type
-        more: dict[str, Any] = {"softcap": softcap, "return_state": return_state, **inputs}
+        returns = {"return_state": return_state, "return_lse": return_lse}
+        more: dict[str, Any] = {"softcap": softcap, **returns, **inputs}
         if kind in DEVICES and torch.is_autocast_enabled(kind):
-            to = torch.get_autocast_dtype(kind)
+            to, specs = torch.get_autocast_dtype(kind), OPERATORS[self.row.operator].further
             q, k, v = (x if x.dtype == torch.float64 else x.to(to) for x in qkv)
+            alike = {n: x for n, x in inputs.items() if n in specs and not specs[n].dtype}
+            more |= {n: x.to(q.dtype) for n, x in alike.items() if isinstance(x, Tensor)}
             with torch.autocast(kind, enabled=False):
                 return self(q, k, v, mask, scale, is_causal, dropout_p, **more)
         b, h, c, n, m, d, e = self._sizes(*qkv, inputs)
@@ -202,8 +220,10 @@ class Built:
         )
         phase = phase_of(shape, whole, gradient=gradient)
         settings: dict[str, Any] = {name: True for name in PARAMETERS if name in inputs}
-        settings |= {} if scale is None or is_usual(scale, d) else {"scale": scale}
+        number = isinstance(scale, int | float)
+        settings |= {} if scale is None or (number and is_usual(scale, d)) else {"scale": scale}
         settings |= {} if softcap is None else {"softcap": softcap}
+        settings |= {"lse": True} if return_lse else {}
         shapes = (b, h, n, d), (b, c, m, d), (b, c, m, e)
         one = q_bhnd.dtype, q_bhnd.device
         call = CallShape(*shapes, *one, whole, phase, dropout_p, tuple(settings.items()))
@@ -219,8 +239,10 @@ class Built:
             return out
         if mask.requires_grad and (dropout_p or settings.keys() - {"scale"}):
             raise self._refused(NO_BIAS_GRADIENT)
+        out, *besides = _each(out)
         out = with_bias_gradient(out, *qkv, (mask,), scale, is_causal)
-        return out if "sinks" in inputs else fill_empty_rows(out, v_bcme, mask)
+        out = out if "sinks" in inputs else fill_empty_rows(out, v_bcme, mask)
+        return (out, *besides) if besides else out
 
     def attend(self, call: CallShape) -> Attend:
         """``attend(q, k, v)`` for all calls of this shape: built now, or kept from before."""
@@ -241,12 +263,20 @@ class Built:
         specs = {**operator.inputs, **operator.further}
         if unknown := [name for name in inputs if name not in specs or name in "qkv"]:
             able = listed([*wanted, *operator.further])
-            raise self._refused(f"it takes no {listed(unknown)}; by name it takes {able}")
+            hint = "".join(f"; {HINTS[name]}" for name in unknown if name in HINTS)
+            raise self._refused(f"it takes no {listed(unknown)}; by name it takes {able}{hint}")
         if missing := [name for name in wanted if name not in inputs]:
             raise self._refused(f"it takes {listed(missing)} too, by name, after q, k and v")
         sizes: dict[str, int] = {}
         if others := [name for name, x in inputs.items() if not isinstance(x, Tensor)]:
             raise self._refused(f"{listed(others)} must be a tensor, as q, k and v are")
+        for name, x in inputs.items():
+            own = [str(q.dtype)[6:], *filter(None, [specs[name].dtype])]
+            if x.device != q.device or str(x.dtype)[6:] not in own:
+                raise self._refused(
+                    f"{name} must be {' or '.join(dict.fromkeys(own))} on {q.device}, as q is, and "
+                    f"is {str(x.dtype)[6:]} on {x.device}"
+                )
         for name, x in {"q": q, "k": k, "v": v, **inputs}.items():
             axes, shape = specs[name].axes, tuple(x.shape)
             fits = len(axes) == len(shape) and all(
@@ -321,10 +351,11 @@ class Built:
                 out, state = attend(q_bhnd, *kv, return_state=True, **inputs)
             else:
                 out = attend(q_bhnd, *kv, **inputs)
+            out, *besides = _each(out)
             if self.row.reuses_output:  # a later call would write to it
-                out = out.clone()
-            out = laid_out_as(out, q_bhnd)
-            return (out, state) if return_state else out
+                out, besides = out.clone(), [x.clone() for x in besides]
+            out, besides = laid_out_as(out, q_bhnd), [*besides, *[state] * return_state]
+            return (out, *besides) if besides else out
 
         return laid_out
 

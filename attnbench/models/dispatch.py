@@ -4,13 +4,14 @@
 
     F.scaled_dot_product_attention = attnbench.dispatch("table.json")
 
-The function is called as torch's own is, and hands each call to the variant that was fastest on
-it. The choice is made once for calls that are alike and kept, so that a later one costs some
-microseconds; a variant is built for the lengths that it is called with, so the first call of new
-lengths costs more. What the table does not cover, and calls that are traced,
-transformed or have tensors without values, go to torch's own function, and a
-:class:`DispatchWarning` says so, once for each. Under ``torch.compile`` the graph breaks
-around a call: what was measured is what runs.
+The function is called as torch's own is, or with ``softcap`` and ``sinks`` besides, and hands each
+call to the variant that was fastest on it. The choice is made once for calls that are alike and
+kept, so that a later one costs some microseconds; a variant is built for the lengths that it is
+called with, so the first call of new lengths costs more. What the table does not cover, and calls
+that are traced, transformed or have tensors without values, go to torch's own function, and a
+:class:`DispatchWarning` says so, once for each; those with a soft cap or sinks, which that has not,
+go to ``matmul``. Under ``torch.compile`` the graph breaks around a call: what was measured is what
+runs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,19 +33,26 @@ from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
 
 import impls
 from attnbench import __version__
-from attnbench.answer.dispatch_table import DispatchEntry, DispatchTable
+from attnbench.answer.dispatch_table import (
+    EARLIER_INPUTS,
+    DispatchEntry,
+    DispatchTable,
+    settings_key,
+)
 from attnbench.core.machine import this_machine
 from attnbench.models import frames_out
 from attnbench.models.attention import Built, CallShape, NotServed
 from impls.errors import CantBeDone
 from impls.heads import Attend
 from impls.masks import Mask
-from impls.problem import INPUTS, is_usual
+from impls.problem import INPUTS, is_usual, setting_words
 from impls.spec import Unsupported
 
 CHOICES = 256  # kinds of calls for which the choice is kept, with what was built for it
 BETWEEN = (__name__, "torch._dynamo.eval_frame")
 """Modules whose frames lie between the caller and the warning."""
+TORCHS, PLAIN_FORM = "torch's own function", "matmul"
+"""Where calls go that the table does not cover: torch's function has no soft cap and no sinks."""
 PLAIN = (Tensor, torch.nn.Parameter)  # other classes of tensors do things of their own
 
 
@@ -53,13 +61,16 @@ class DispatchWarning(UserWarning):
 
 
 class PlainCall(NamedTuple):
-    """All that the choice for a call of plain tensors follows from; each of q, k and v."""
+    """All that the choice for a call of plain tensors follows from; each of q, k and v, and of
+    sinks, if there are any.
+    """
 
-    shapes: tuple[torch.Size, torch.Size, torch.Size]
+    shapes: tuple[torch.Size, ...]
     dtypes: tuple[torch.dtype, ...]
     devices: tuple[torch.device, ...]
     causal: bool
-    scale: Any
+    settings: tuple[tuple[str, Any], ...]
+    """The parameters of softmax that it sets."""
     grouped: bool
     gradient: bool
 
@@ -69,15 +80,16 @@ Entries = Mapping[tuple[Any, ...], Sequence[DispatchEntry]]
 
 def find_entry(entries: Entries, call: PlainCall) -> tuple[DispatchEntry, str] | str:
     """The entry, by what makes calls alike, and the variant; or why there is none."""
-    (q, k, v), scale = call.shapes, call.scale
+    q, k, v, *sinks = call.shapes
+    settings = settings_key(dict(call.settings))
     sizes = f"q {list(q)}, k {list(k)} and v {list(v)}"
     if not len(q) == len(k) == len(v) == 4 or q[0] != k[0] or k[:3] != v[:3] or q[3] != k[3]:
         return f"{sizes} are no problem of a table's kind"
     if len({*call.dtypes}) > 1 or len({*call.devices}) > 1 or (q[1] != k[1] and not call.grouped):
         return f"{sizes} of unlike dtypes, devices or heads were not measured"
-    if scale is not None and q[3] and not is_usual(scale, q[3]):
-        return f"scale={scale} was not measured; the table's is {q[3] ** -0.5:.6g}"
     batch, heads, queries, width = q
+    if sinks and tuple(sinks[0]) != (heads,):
+        return f"sinks {list(sinks[0])} are not one for each of {heads} heads"
     keys = k[2]
     one = (str(call.dtypes[0]).removeprefix("torch."), heads, k[1], width, v[3])
     # the phases and masks that mean the same for the call, the best first
@@ -89,11 +101,12 @@ def find_entry(entries: Entries, call: PlainCall) -> tuple[DispatchEntry, str] |
     elif call.causal:
         masks = ("causal@upper-left",)
     for both in product(phases, masks):
-        for entry in entries.get((*both, *one), ()):
+        for entry in entries.get((*both, *one, settings), ()):
             if (variant := entry.takes(batch, keys, queries)) is not None:
                 return entry, variant
     kind = f"{phases[0]}, mask {masks[0]}, {one[0]}, h{heads}/{k[1]} d{width}/{v[3]}"
-    if not any((*both, *one) in entries for both in product(phases, masks)):
+    kind = ", ".join([kind, *setting_words(dict(call.settings))])
+    if not any((*both, *one, settings) in entries for both in product(phases, masks)):
         return f"the table has no entry for {kind}"
     return f"some lengths or batches are outside of what the table has for {kind}"
 
@@ -105,7 +118,7 @@ def dispatch(table: str | Path | DispatchTable, tables: Sequence[str | Path] = (
     if not isinstance(table, DispatchTable):
         table = DispatchTable.read(table)
     origin, here = table.made, this_machine()
-    if missing := [kind for kind in INPUTS if kind not in (origin.inputs or ())]:
+    if missing := [kind for kind in EARLIER_INPUTS if kind not in (origin.inputs or ())]:
         raise CantBeDone(
             f"the table doesn't say that its variants are right on {', '.join(missing)} inputs; "
             "'attnbench choose --export' tries them, and makes one that does"
@@ -169,6 +182,11 @@ class Dispatch:
                     f"the table was made with {what} {theirs}, and here it is {ours}: which is "
                     "fastest may have changed",
                 )
+        if unchecked := [kind for kind in INPUTS if kind not in (origin.inputs or ())]:
+            self._warn(
+                f"the table's variants were not tried on {', '.join(unchecked)} inputs; a table of "
+                "a new run has that tried"
+            )
 
     @torch.compiler.disable(reason="attnbench.dispatch picks at each call, outside of a graph")
     def __call__(
@@ -181,32 +199,40 @@ class Dispatch:
         is_causal: bool = False,
         scale: float | None = None,
         enable_gqa: bool = False,
+        *,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Attention, by whichever variant the table has for this call."""
-        attend = None
+        attend, inputs = None, {} if sinks is None else {"sinks": sinks}
+        rest = TORCHS if sinks is None and softcap is None else PLAIN_FORM
         if not getattr(self._inside, "a_variant", False):
-            qkv = query, key, value
-            if (why := _unusual(qkv, attn_mask, dropout_p)) is not None:
-                self._leave_to_torch(why)
+            tensors = (query, key, value, *inputs.values())
+            if (why := _unusual(tensors, attn_mask, dropout_p)) is not None:
+                self._leave(why, rest)
             else:
                 call = PlainCall(
-                    (query.shape, key.shape, value.shape),
-                    (query.dtype, key.dtype, value.dtype),
-                    (query.device, key.device, value.device),
+                    tuple(x.shape for x in tensors),
+                    tuple(x.dtype for x in tensors),
+                    tuple(x.device for x in tensors),
                     is_causal,
-                    scale,
+                    _settings(query, scale, softcap, inputs),
                     enable_gqa,
-                    torch.is_grad_enabled() and any(x.requires_grad for x in qkv),
+                    torch.is_grad_enabled() and any(x.requires_grad for x in tensors),
                 )
                 attend = self._choices(call)
         if attend is not None:
             self._inside.a_variant = True
             try:
-                return attend(query, key, value)
+                return attend(query, key, value, **inputs)
             except Unsupported as why_not:
-                self._leave_to_torch(str(why_not))
+                self._leave(str(why_not), rest)
             finally:
                 self._inside.a_variant = False
+        if rest == PLAIN_FORM:
+            more: Any = {"scale": scale, "dropout_p": dropout_p, "softcap": softcap, **inputs}
+            out: Tensor = plain()(query, key, value, attn_mask, is_causal=is_causal, **more)
+            return out
         return torch_sdpa(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
@@ -222,11 +248,13 @@ class Dispatch:
             if isinstance(choice := find_entry(self._entries, call), str):
                 raise NotServed(choice)
             entry, variant = choice
-            (q, k, v), mask = map(tuple, call.shapes), Mask.parse(entry.mask)
-            shape = CallShape(q, k, v, call.dtypes[0], device, mask, entry.phase)
+            (q, k, v), mask = map(tuple, call.shapes[:3]), Mask.parse(entry.mask)
+            kind = call.dtypes[0], device, mask, entry.phase
+            shape = CallShape(q, k, v, *kind, settings=call.settings)
             return self._built[variant].attend(shape)
         except NotServed as why:
-            self._leave_to_torch(str(why))
+            capped = not dict(call.settings).keys() <= {"scale"}
+            self._leave(str(why), PLAIN_FORM if capped else TORCHS)
         return None
 
     def _warn(self, sentence: str) -> None:
@@ -234,8 +262,8 @@ class Dispatch:
             self.warnings.add(sentence)
             warnings.warn(f"attnbench.dispatch: {sentence}", DispatchWarning, frames_out(BETWEEN))
 
-    def _leave_to_torch(self, why: str) -> None:
-        self._warn(f"{why}; such calls go to torch's own function (said once)")
+    def _leave(self, why: str, to: str) -> None:
+        self._warn(f"{why}; such calls go to {to} (said once)")
 
     def __reduce__(self) -> tuple[Callable[..., Dispatch], tuple[Any, ...]]:
         return dispatch, (self.table, self._tables)
@@ -246,6 +274,23 @@ class Dispatch:
             f"<attnbench.dispatch: {count} entries for {origin.machine}, {origin.device}, "
             f"torch {origin.torch}>"
         )
+
+
+@cache
+def plain() -> Built:
+    """The variant for calls that torch's function can't serve."""
+    return Built(impls.own_rows()[PLAIN_FORM])
+
+
+def _settings(
+    query: Tensor, scale: float | None, softcap: float | None, inputs: Mapping[str, Tensor]
+) -> tuple[tuple[str, Any], ...]:
+    """The parameters that a call sets."""
+    width = query.shape[-1] if query.dim() else 0
+    values: dict[str, Any] = dict.fromkeys(inputs, True)
+    if scale is not None and not (width and is_usual(scale, width)):
+        values["scale"] = scale
+    return tuple({**values, **({} if softcap is None else {"softcap": softcap})}.items())
 
 
 def _unusual(qkv: Sequence[Tensor], mask: Tensor | None, dropout: float) -> str | None:

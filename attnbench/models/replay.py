@@ -27,6 +27,7 @@ from attnbench.meter.clocks import clock_for
 from attnbench.models.attention import attention
 from impls.errors import CantBeDone
 from impls.masks import OF_DATA
+from impls.operators import inputs as inputs_of
 from impls.problem import Problem
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "bfloat16": 2e-2, "float16": 4e-3}
@@ -67,6 +68,10 @@ class Replay:
         self._kept = [*self._kept[-1:], some]
         ends = zip(some, (self.form.q, self.form.k, self.form.v), strict=True)
         self._qkv = [x.requires_grad_(form.gradient) for x, form in ends]
+        self._further = {
+            name: x.to(getattr(torch, form.q.dtype)).requires_grad_(form.gradient)
+            for name, x in further(self.problem, self._seed).items()
+        }
         self._dout = dout
         self._clock.samples(self._nothing, self._run, WARM)
 
@@ -87,12 +92,13 @@ class Replay:
         out = out.reshape(self.problem.output_shape)
         if not self.problem.gradients:
             return [out]
-        grads = [x.grad for x in self._qkv if x.grad is not None]
-        return [out, *grads]
+        ends = (*self._qkv, *self._further.values())
+        return [out, *(x.grad for x in ends if x.grad is not None)]
 
     def _nothing(self) -> None:
         self._out = None
-        for x in (*self._qkv, *([] if self._mask is None else [self._mask])):
+        masks = [] if self._mask is None else [self._mask]
+        for x in (*self._qkv, *self._further.values(), *masks):
             x.grad = None
         self._calls += 1
         new = self.taking is not None and self.taking.calls_a_mask
@@ -117,7 +123,7 @@ class Replay:
                     k, v = (x.expand(-1, form.repeated, -1, -1) for x in (k, v))
             if form.copied:
                 q, k, v = (x.contiguous() for x in (q, k, v))
-            self._out = self._attend(q, k, v, self._mask)
+            self._out = self._attend(q, k, v, self._mask, **self._further)
         if self.problem.gradients and form.gradient:
             self._out.backward(self._dout.reshape(self._out.shape).to(self._out.dtype))
         return self._out
@@ -137,6 +143,15 @@ def values(problem: Problem, seed: int) -> Values:
         torch.randn(shape, generator=generator, device=generator.device) for shape in shapes
     )
     return q, k, v, dout
+
+
+def further(problem: Problem, seed: int) -> dict[str, Tensor]:
+    """The inputs that the problem has besides, by name."""
+    generator = torch.Generator(problem.device).manual_seed(seed)
+    specs = {n: spec for n, spec in inputs_of("softmax", problem).items() if spec.keyword}
+    shapes = {name: spec.shape(problem) for name, spec in specs.items()}
+    at: Any = {"generator": generator, "device": generator.device}
+    return {name: torch.randn(shape, **at) for name, shape in shapes.items()}
 
 
 def _laid(x: Tensor, form: TensorForm) -> Tensor:
@@ -178,7 +193,8 @@ def _mask(form: CallForm, problem: Problem) -> Tensor | None:
     return part.contiguous().expand(shape).requires_grad_(form.mask.gradient)
 
 
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Any]
+Attend = Callable[..., Any]
+"""Of q, k, v, the mask's tensor, and further inputs by name."""
 
 
 class Taking(msgspec.Struct, frozen=True):
@@ -192,20 +208,22 @@ class Taking(msgspec.Struct, frozen=True):
     def attend(self, call: Replay) -> Attend:
         """The function; what it makes of a mask is kept while the mask's tensor is the same."""
         form, mask = call.form, call.problem.mask
+        settings = call.problem.settings
         function = attention(self.variant, self.tables)
         by_name = not self.by_model and OF_DATA.isdisjoint(mask.kinds)
 
-        def attend(q: Tensor, k: Tensor, v: Tensor, tensor: Tensor | None) -> Any:
+        def attend(q: Tensor, k: Tensor, v: Tensor, tensor: Tensor | None, **more: Tensor) -> Any:
+            how: Any = {"dropout_p": form.dropout, **settings, **more}
             if by_name or tensor is None:
-                return function(q, k, v, mask=mask, scale=form.scale, dropout_p=form.dropout)
-            return function(q, k, v, tensor, form.scale, form.is_causal, form.dropout)
+                return function(q, k, v, mask=mask, **how)
+            return function(q, k, v, tensor, is_causal=form.is_causal, **how)
 
         return attend
 
 
 def _attend(form: CallForm, problem: Problem) -> Attend:
     """The function that the program calls."""
-    scale, dropout = form.scale, form.dropout
+    scale, dropout = problem.settings.get("scale"), form.dropout
     match form.api:
         case "flex" | "flex compiled":
             return _flex(form, problem)
@@ -226,17 +244,24 @@ def _attend(form: CallForm, problem: Problem) -> Attend:
 
 
 def _written_out(form: CallForm, problem: Problem) -> Attend:
-    """Product, scale, mask, softmax, product."""
-    scale = problem.scale if form.scale is None else form.scale
+    """Product, scale, soft cap, mask, sinks, softmax, product."""
+    scale, cap = problem.scale, problem.softcap
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Any:
+    def attend(
+        q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None = None
+    ) -> Any:
         scores = torch.matmul(q, k.mT) * scale
+        if cap is not None:
+            scores = torch.tanh(scores / cap) * cap
         if mask is not None and mask.dtype == torch.bool:
             scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
         elif mask is not None:
             scores = scores + mask
+        if sinks is not None:
+            column = sinks[:, None, None].expand(*scores.shape[:-1], 1)
+            scores = torch.cat([scores, column], -1)
         weights = F.dropout(scores.softmax(-1), form.dropout)
-        return torch.matmul(weights, v)
+        return torch.matmul(weights if sinks is None else weights[..., :-1], v)
 
     return attend
 
@@ -260,17 +285,24 @@ def _with_weights(form: CallForm, problem: Problem) -> Attend:
 
 
 def _flex(form: CallForm, problem: Problem) -> Attend:
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
-    shape, device = problem.shape, problem.device
-    score, may_see = problem.mask.flex_score(shape, device), problem.mask.flex_mask(shape, device)
+    from impls.score_mask import beside_sinks
+    from impls.sparse.flex_kernel import score_mod
+
+    shape, device, scale = problem.shape, problem.device, problem.settings.get("scale")
+    score, may_see = score_mod(problem), problem.mask.flex_mask(shape, device)
+    how: Any = {"score_mod": score, "scale": scale, "enable_gqa": form.enable_gqa}
     plan = None if may_see is None else create_block_mask(may_see, *shape, device=device)
     function: Any = compiled_flex() if form.api == "flex compiled" else flex_attention
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, _: Tensor | None) -> Any:
-        return function(
-            q, k, v, score_mod=score, block_mask=plan, scale=form.scale, enable_gqa=form.enable_gqa
-        )
+    def attend(
+        q: Tensor, k: Tensor, v: Tensor, _: Tensor | None, sinks: Tensor | None = None
+    ) -> Any:
+        if sinks is None:
+            return function(q, k, v, block_mask=plan, **how)
+        out, more = function(q, k, v, block_mask=plan, return_aux=AuxRequest(lse=True), **how)
+        return beside_sinks(out, more.lse, sinks)
 
     return attend
 

@@ -211,6 +211,7 @@ def in_use(mask: Mask | Tensor, q_len: int, kv_len: int) -> tuple[Mask | Tensor,
 
 HONOURED = {
     "scaling", "is_causal", "position_bias", "dropout", "sliding_window", "softcap", "s_aux",
+    "indices",
 }  # fmt: skip
 OF_THE_MODEL = """
 cache_position deterministic labels layer_idx logits_to_keep num_items_in_batch output_attentions
@@ -245,6 +246,11 @@ def refusal(module: nn.Module, key: Tensor, mask: Any, more: Mapping[str, Any]) 
             f"sliding_window={window} over {key.shape[2]} keys came without a mask that says so, "
             f"and no variant knows of windows otherwise; {EAGER}"
         )
+    picked = more.get("indices")
+    if picked is not None and not (isinstance(picked, Tensor) and picked.dim() == 3):
+        return (
+            f"indices are not [batch, q_len, picked keys], and what they mean is not known; {EAGER}"
+        )
     if wants_weights(module, more.get("output_attentions")):
         return f"output_attentions=True, and no variant hands out its weights; {EAGER}"
     for word, value in more.items():
@@ -264,18 +270,26 @@ def refusal(module: nn.Module, key: Tensor, mask: Any, more: Mapping[str, Any]) 
     return None
 
 
+def picked_keys(indices: Tensor | None, kv_len: int) -> Tensor | None:
+    """True at the keys that each query picked, of their places [batch, q_len, picked]."""
+    if indices is None:
+        return None
+    none = indices.new_zeros((*indices.shape[:2], kv_len), dtype=torch.bool)
+    return none.scatter(-1, indices.long(), True)[:, None]
+
+
 OTHERS = (
     "'attnbench list' shows what each variant takes; attn_implementation='attnbench:sdpa' takes "
     "whatever transformers' own sdpa does"
 )
 
 
-def forward_by(row: Variant) -> Callable[..., tuple[Tensor, None]]:
-    """The function that transformers calls in each layer's forward."""
+def forward_by(row: Variant, own: Built | None = None) -> Callable[..., tuple[Tensor, None]]:
+    """The function that transformers calls in each layer's forward; ``own``: instead of the row."""
 
     @cache
     def built() -> Built:
-        return Built(row)
+        return own or Built(row)
 
     @torch.compiler.disable(
         reason="attnbench finds out which mask it is by its values, outside of a graph: compile "
@@ -311,7 +325,8 @@ def _attend(
     is_causal = mask is None and query.shape[2] > 1 and bool(more.get("is_causal"))
     if by_eager := isinstance(mask, EagerMask):
         mask, is_causal = mask.for_sdpa()
-    terms = tuple(x for x in (mask, more.get("position_bias")) if x is not None)
+    picked = picked_keys(more.get("indices"), key.shape[2])
+    terms = tuple(x for x in (mask, more.get("position_bias"), picked) if x is not None)
     whole = joined_mask(terms, is_causal, query, key)
     whole, used = in_use(whole, query.shape[2], key.shape[2])
     masks = variant.row.on(query.device.type, "masks")
@@ -362,13 +377,13 @@ def names() -> list[str]:
     return sorted(name for name in ALL_ATTENTION_FUNCTIONS.valid_keys() if name.startswith(PREFIX))
 
 
-def register_row(row: Variant) -> str:
+def register_row(row: Variant, own: Built | None = None) -> str:
     """Register a row with its mask function, without which every mask would be dropped silently;
     returns its name.
     """
     name = spelled(row.label)
     AttentionMaskInterface.register(name, mask_as_eager)
-    AttentionInterface.register(name, forward_by(row))
+    AttentionInterface.register(name, forward_by(row, own))
     return name
 
 

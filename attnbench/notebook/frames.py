@@ -29,10 +29,12 @@ def load(*runs: str | Path, raw: bool = False) -> pd.DataFrame:
     ``ms`` is the median time, ``low_ms`` and ``high_ms`` its 95 % interval, ``mib`` the peak of
     memory above the inputs, ``error`` the largest relative error, ``fidelity`` how much of what
     softmax does is kept, ``vs_best`` the time over that of the fastest exact variant on the same
-    problem. ``verdict`` is ``use``, ``same kernel`` as that one, ``tied`` or ``slower`` of exact
-    variants, ``not exact`` of others, ``wrong on other inputs`` of what is wrong on some, and of
-    what has no time its status; the ``reason`` says why. ``attnbench run --csv`` has the same
-    columns, and those of a problem that all rows agree in.
+    problem. Of variants that select keys, ``kept`` is the share of softmax's weight on these, and
+    ``selector_ms`` and ``attention_ms`` are the parts of their time. ``verdict`` is ``use``,
+    ``same kernel`` as that one, ``tied`` or ``slower`` of exact variants, ``not exact`` of others,
+    ``wrong on other inputs`` of what is wrong on some, and of what has no time its status; the
+    ``reason`` says why. ``attnbench run --csv`` has the same columns, and those of a problem that
+    all rows agree in.
 
     ``raw``: every field of the records instead, with units at the end of their names
     (``time.median_s``). The folders are ``df.attrs["runs"]``; one is ``df.attrs["run"]`` too.

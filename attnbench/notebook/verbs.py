@@ -21,8 +21,8 @@ from attnbench.answer.choose import Choice
 from attnbench.command.arguments import BadWord, parser
 from attnbench.command.progress import Progress
 from attnbench.core.format import roughly
-from attnbench.features.choose import view
-from attnbench.features.choose.verb import answer, answer_calls
+from attnbench.features.choose import models, view
+from attnbench.features.choose.verb import answer, answer_calls, answer_model
 from attnbench.features.run.verb import measure, places_of, start_run
 from attnbench.notebook.frames import load
 from attnbench.report import tidy
@@ -91,6 +91,8 @@ def run(
     variants: str | Iterable[str] = (),
     *,
     preset: str | None = None,
+    model: str | None = None,
+    tp: int | None = None,
     seq: Lengths = None,
     batch: Numbers = None,
     heads: Numbers = None,
@@ -111,6 +113,7 @@ def run(
     allocator: str | None = None,
     seed: int | None = None,
     energy: bool = False,
+    same_bits: bool = False,
     out: str | Path = "results",
     problems: str | Path | SeenCalls | None = None,
     resume: str | Path | None = None,
@@ -121,8 +124,10 @@ def run(
     ``variants``: names as in ``attnbench list``; the whole table if none. The grid is that of
     ``preset``, or the device's default, changed by what is given: one value or several,
     ``seq=[256, "1x4096"]``, ``mask=["causal", "window:255,0"]``. ``tables``: Python files with rows
-    of your own. ``devices``: several GPUs, used side by side. ``budget``: seconds of sampling a
-    cell. ``problems``: in place of a grid, what ``attnbench.capture`` returned, or its file.
+    of your own. ``model``: in place of a preset, a published model's kinds of layer; ``tp``: those
+    of one of so many ranks. ``devices``: several GPUs, used side by side. ``budget``: seconds of
+    sampling a cell. ``problems``: in place of a grid, what ``attnbench.capture`` returned, or its
+    file.
     ``resume``: the folder of a run to go on with; then nothing else is given.
 
     Ctrl-C lets a cell end and raises ``KeyboardInterrupt``; what was measured is kept. The folder
@@ -202,6 +207,8 @@ def choose(
     seq: int | str | None = None,
     *,
     problems: str | Path | SeenCalls | None = None,
+    model: str | None = None,
+    tp: int | None = None,
     batch: int | None = None,
     heads: int | None = None,
     kv_heads: int | None = None,
@@ -214,6 +221,7 @@ def choose(
     max_memory: int | str | None = None,
     max_error: float | None = None,
     allow: str | Iterable[str] = (),
+    same_bits: bool = False,
     runs: str | Path | Iterable[str | Path] = (),
     measure: bool = False,
     tables: str | Path | Iterable[str | Path] = (),
@@ -223,14 +231,17 @@ def choose(
     out: str | Path = "results",
     quiet: bool = False,
 ) -> Chosen | pd.DataFrame:
-    """The attention to use for one problem, within limits; or for each of a program's calls.
+    """The attention to use for one problem, within limits; or for each of a program's calls, or
+    each kind of layer of a published model.
 
     ``problems``: in place of a problem, what ``attnbench.capture`` gave, or its file. The answer is
-    then a DataFrame, a row a site, those first that gain most.
+    then a DataFrame, a row a site, those first that gain most. ``model``: such as
+    ``"gpt-oss-20b"``, ``tp`` for one of so many ranks; a row a kind of layer and variant.
     By default: forward, with a causal mask, one sequence, 4 heads of 64; on a GPU two sequences,
     16 heads of 128, bfloat16.
     ``max_memory``: bytes, or a text such as ``"8GiB"``. ``allow``: besides exact softmax,
-    ``"pattern"``, ``"approximate"``, ``"other"``. ``runs``: run folders to answer from; by default
+    ``"pattern"``, ``"approximate"``, ``"other"``. ``same_bits``: only what gives a batch element
+    the same bits alone and among others. ``runs``: run folders to answer from; by default
     runs of this machine as it is now, and where none fits it is measured. ``measure``: measure in
     any case. Raises ``CantBeDone`` for what can't be done, and ``KeyboardInterrupt`` after Ctrl-C.
 
@@ -242,6 +253,8 @@ def choose(
         words["max_memory"] = f"{max_memory}B"
     arguments = parse("choose", words)
     with _output(quiet):
+        if model is not None and problems is None:
+            return tidy.frame(models.rows(answer_model(arguments)))
         if problems is None:
             return Chosen(answer(arguments))
         result = answer_calls(arguments)

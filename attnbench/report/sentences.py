@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from attnbench.answer.ranking import Answer
 from attnbench.answer.standings import FACTORS, SKILLED, Faster, Standing, advise, closeness
 from attnbench.core import format
-from attnbench.core.record import FINDINGS, Status
+from attnbench.core.record import FINDINGS, Record, Status
 from attnbench.report.scenes import ReportRun, Scene
 from attnbench.report.tables import BOLD, Styled, Table, columns
 
@@ -44,6 +44,18 @@ class Beside(NamedTuple):
         return f"{self.before}{name}."
 
 
+def kept(share: float) -> str:
+    """Of what selects keys: how much of softmax's weight lies on them."""
+    return f"{format.percent(share)} of softmax's weight on what it selects"
+
+
+def parts(record: Record) -> str:
+    """The parts of its time, and what it selects; empty of a variant that has neither."""
+    words = ", ".join(f"{name} {format.ms(s)} ms" for name, s in record.parts.items())
+    share = record.distance.kept if record.distance else None
+    return "; ".join(filter(None, [words, "" if share is None else kept(share)]))
+
+
 def beside(standing: Standing) -> Beside | None:
     """The sentence beside an answer; None where there is no answer."""
     if standing.answer is None:
@@ -52,13 +64,14 @@ def beside(standing: Standing) -> Beside | None:
     if nearest is not None:
         fidelity = format.percent(max(0.0, nearest.skill or 0.0))
         words = f"{format.ratio(nearest.speedup)} as fast, {fidelity} fidelity"
+        more = "" if nearest.kept is None else f"; {kept(nearest.kept)}"
         if standing.substitute is not None:
-            after = f"{words} to softmax ({nearest.computes})"
+            after = f"{words} to softmax ({nearest.computes}){more}"
             return Beside("Faster, but not exact:", nearest, after, "Faster, not exact:")
         if (nearest.skill or 0.0) < LEAST:
             return Beside(f"Nothing faster has even {format.percent(LEAST)} fidelity to softmax")
         before = f"Nothing faster has {format.percent(SKILLED)} fidelity to softmax. Nearest:"
-        return Beside(before, nearest, words, "Not exact:")
+        return Beside(before, nearest, words + more, "Not exact:")
     if not standing.faster:
         return Beside("Nothing else measured is clearly faster, exact or not")
     fastest = standing.faster[0]

@@ -133,6 +133,8 @@ def measurements(run: ReportRun) -> Iterator[Row]:
     joules = any(record.energy for record in run.records)
     settings = [n for n in PARAMETERS if any(n in r.problem.parameters for r in run.records)]
     sustained = any(r.time and r.time.sustained_s for r in run.records)
+    kept = any(r.distance and r.distance.kept is not None for r in run.records)
+    parts = dict.fromkeys(name for record in run.records for name in record.parts)
     for record in run.records:
         at, t, far = _place(record), record.time, record.distance
         verdict = record.status.words
@@ -151,6 +153,8 @@ def measurements(run: ReportRun) -> Iterator[Row]:
             **_column("peak_bytes", record.memory and record.memory.peak_bytes),
             "error": record.worst_error,
             "fidelity": far and far.skill,
+            **({"kept": far and far.kept} if kept else {}),
+            **flat({f"{name}_s": record.parts.get(name) for name in parts}),
             **({"mj": None if spent is None else 1e3 * spent} if joules else {}),
             **(_column("sustained_s", t and t.sustained_s) if sustained else {}),
             "vs_best": t.median_s / best[at] if t and at in best else None,

@@ -79,7 +79,7 @@ def measure(
     engine: Engine,
     *,
     timed: bool = True,
-    bits: bool = False,
+    bits_s: float = 0.0,
     limit_s: float | None = None,
 ) -> Record:
     """One cell's record; a worker that is lost costs this cell alone.
@@ -92,7 +92,7 @@ def measure(
         seed=header["seed"],
         budget_s=header["budget_s"],
         timed=timed,
-        bits=bits,
+        bits_s=bits_s,
         energy=header.get("energy", False),
         ceilings=header.get("ceilings", {}),
     )

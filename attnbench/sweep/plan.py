@@ -212,7 +212,8 @@ def _check_captured(problem: Problem) -> None:
     b, d = problem.batch, problem.head_dim
     keys = (b, problem.kv_heads, problem.kv_len)
     shapes = {"q": (b, problem.heads, problem.q_len, d), "k": (*keys, d)}
-    shapes["v"] = (*keys, problem.v_head_dim)
+    if not problem.v_in_k:
+        shapes["v"] = (*keys, problem.v_head_dim)
     try:
         if file.exists() and not file.is_file():
             raise OSError("it is no file")
@@ -299,6 +300,12 @@ def make_plan(
         for cell in _cells(table, names, part, machine, (), options):
             side_by_side.setdefault(cell.problem, {}).setdefault(cell.key, cell)
     cells = [cell for cells in side_by_side.values() for cell in cells.values()]
+    if not cells:
+        wanted = ", ".join(dict.fromkeys(part.operator for part in grid.products))
+        raise InvalidProblem(
+            f"the layers compute {wanted}, and none of {', '.join(names)} does: name others, or "
+            "none"
+        )
     return Plan(
         sorted(
             cells,
@@ -316,6 +323,7 @@ def _cells(
     tuned: TunedOptions | None,
 ) -> Iterator[Cell]:
     variants = [table.find(name) for name in names or grid.variants or table.rows]
+    variants = [v for v in variants if grid.operator in ("", v.operator)]
     variants = spread(variants, grid.world, grid.device, machine)
     levels = grid.level or ("core",)
     if (names or grid.variants) and not grid.level:

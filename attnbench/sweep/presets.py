@@ -43,6 +43,10 @@ class Preset:
     budget: float = 0.3
     parameters: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """The values of the operator's parameters that are set."""
+    operator: str = ""
+    """The one operator whose rows are measured; those of all, if empty."""
+    layers: int = 0
+    """How many layers of a model are as this part of its grid says."""
     parts: tuple[Preset, ...] = ()
 
     def with_(self, **changes: Any) -> Preset:

@@ -30,7 +30,7 @@ from impls import own_rows
 from impls.errors import CantBeDone
 from impls.loading import file_of
 from impls.masks import Mask
-from impls.problem import InvalidProblem, Problem
+from impls.problem import INPUTS, InvalidProblem, Problem
 from impls.spec import Variant
 
 if TYPE_CHECKING:
@@ -280,12 +280,14 @@ def begin(
     threads: int | None,
     allocator: str | None = None,
     energy: bool = False,
+    same_bits: bool = False,
     machine: Machine | None = None,
     command: str | None = None,
     problems: Sequence[Problem] = (),
 ) -> Run:
     """A new run. Everything that can be refused raises CantBeDone before the folder is made.
 
+    ``same_bits``: each cell is tried for them, and not each variant's first alone.
     ``machine``: where it is measured, if that is another than this. ``command``: what repeats it,
     where that is not how this process was called. ``problems``: in place of the grid's, which then
     only says in short what they are.
@@ -302,7 +304,9 @@ def begin(
         "budget_s": grid.budget,
         "variants": list(names),
         "energy": energy,
+        "same_bits": same_bits,
         "noise": stored_floors(out, machine, settings),
+        "checked_inputs": list(INPUTS),
         "selfcheck": selfcheck and {k: selfcheck.get(k) for k in ("line", "date")},
         "grid": asdict(grid),
         "problems": [p.to_dict() for p in problems],

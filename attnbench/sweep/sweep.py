@@ -17,7 +17,7 @@ from attnbench.core.format import duration, percent
 from attnbench.core.record import Record, Status, Time
 from attnbench.core.run_folder import RunFolder
 from attnbench.core.settings import allocator_of
-from attnbench.sweep.engine import START_LIMIT_S, Engine, measure
+from attnbench.sweep.engine import CELL_LIMIT_S, START_LIMIT_S, Engine, measure
 from attnbench.sweep.places import Slot, SlotLost
 from attnbench.sweep.plan import Cell, Plan
 from attnbench.sweep.start import APART, check_unchanged
@@ -28,6 +28,8 @@ EVERY_CELLS, EVERY_S = 8, 20.0
 """A reading of the canary after so many cells, or so long, whichever comes first."""
 AGAIN = 0.1
 """The share of a run's cells that are measured again at the most."""
+BITS_S = 0.3
+"""Seconds: what takes longer to build is not built again for another batch, unless it is asked."""
 DRIFTED = "drifted"
 """The flag of a time that was taken while the machine was not what it was for most of the run."""
 
@@ -100,10 +102,11 @@ def sweep(
 
 def check_cells(plan: Plan, engine: Engine, seed: int, watcher: Watcher) -> list[Record]:
     """The record of every cell, through the gate alone."""
-    header, bits = {"seed": seed, "budget_s": 0.0}, first_of_each(plan.to_run)
+    header, bits_s = {"seed": seed, "budget_s": 0.0}, tried_for_bits(plan.to_run)
     records, done, ahead_s = list[Record](), 0, sum(cell.guess_s for cell in plan.to_run)
     for cell in plan.cells:
-        record = cell.left_out or measure(cell, header, engine, timed=False, bits=cell.key in bits)
+        tried = bits_s.get(cell.key, 0.0)
+        record = cell.left_out or measure(cell, header, engine, timed=False, bits_s=tried)
         records.append(record)
         if cell.left_out is None:
             done, ahead_s = done + 1, ahead_s - cell.guess_s
@@ -111,12 +114,16 @@ def check_cells(plan: Plan, engine: Engine, seed: int, watcher: Watcher) -> list
     return records
 
 
-def first_of_each(cells: Iterable[Cell]) -> frozenset[str]:
-    """The keys of each variant's first cell in each phase: these are tried for the same bits."""
+def tried_for_bits(cells: Iterable[Cell], everywhere: bool = False) -> dict[str, float]:
+    """The keys of the cells that are tried for the same bits, each variant's first in each phase
+    or ``everywhere``; with the most seconds that building it again may take.
+    """
+    if everywhere:
+        return dict.fromkeys((cell.key for cell in cells), CELL_LIMIT_S)
     first: dict[tuple[str, str], str] = {}
     for cell in cells:
         first.setdefault((cell.variant.label, cell.problem.phase), cell.key)
-    return frozenset(first.values())
+    return dict.fromkeys(first.values(), BITS_S)
 
 
 def _described(
@@ -157,7 +164,8 @@ class Sweep:
         self._folder, self._watcher = folder, watcher
         self._interrupt, self._until = interrupt, until
         self.todo = [c for c in plan.to_run if c.key not in folder]
-        self._cells, self._bits = deque(self.todo), first_of_each(self.todo)
+        self._cells = deque(self.todo)
+        self._bits_s = tried_for_bits(self.todo, folder.header.get("same_bits", False))
         self._ahead_s, self._total = sum(c.guess_s for c in self.todo), len(self.todo)
         self._ended = self._marked = 0
         self._recorded: set[str] = set()
@@ -222,7 +230,8 @@ class Sweep:
             try:
                 if not slot.readings:
                     slot.look(header.get("noise", ()))
-                record = measure(cell, header, slot.engine, bits=cell.key in self._bits)
+                bits_s = self._bits_s.get(cell.key, 0.0)
+                record = measure(cell, header, slot.engine, bits_s=bits_s)
             except SlotLost as lost:
                 with self._lock:
                     self._slots.remove(slot)

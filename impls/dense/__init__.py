@@ -6,7 +6,7 @@ from impls.spec import COMPILED, DEVICES, DTYPES, MASK_KINDS, NO_GRADIENT, Varia
 
 _HALF = ("bfloat16", "float16")
 _SDPA = "aten::_scaled_dot_product"
-_ALL = ("scale", "softcap", "sinks")
+_ALL = ("scale", "softcap", "sinks", "lse")
 _TRITON: dict[str, Any] = {
     "devices": ("cuda",), "dtypes": ("float32", *_HALF), "masks": ("none", "causal", "window"),
     "value_dim": False, "head_dims": (1, 256), "requires": ("triton>=3.4", "sm>=80", "cc"),
@@ -38,7 +38,7 @@ ROWS = [
     ),
     _row(
         "matmul.prescale", "broadcasting matmul, queries scaled before",
-        "matmul:build_prescale", "two_matrices_prescale", dropout=True,
+        "matmul:build_prescale", "two_matrices_prescale", dropout=True, parameters=_ALL,
     ),
     _row(
         "inplace", "one matrix of scores, overwritten by its softmax", "inplace:build",
@@ -78,7 +78,7 @@ ROWS = [
     _row(
         "sdpa.flash", "scaled_dot_product_attention, FLASH_ATTENTION forced", "sdpa:build_flash",
         "flash", origin="torch", masks={"cpu": MASK_KINDS, "cuda": ("none", "causal")},
-        dtypes={"cpu": DTYPES, "cuda": _HALF}, value_dim=False,
+        dtypes={"cpu": DTYPES, "cuda": _HALF}, value_dim=False, parameters=("scale", "lse"),
         runs={"cpu": f"{_SDPA}_flash_attention_for_cpu", "cuda": f"{_SDPA}_flash_attention"},
         paper="arXiv:2205.14135, arXiv:2307.08691",
     ),

@@ -9,13 +9,15 @@ gradients, autograd keeps every block's weights.
 Cost: 4 n m d FLOPs a head forward over the keys read; two matrices of block x m scores.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from impls.dense.common import Tile, Tiles
+from impls.dense.common import Part, Tile, Tiles
 from impls.heads import Attend, ungrouped
 from impls.problem import Problem
-from impls.score_mask import weights
+from impls.score_mask import log_sums, weights
 from impls.spec import Unsupported
 
 
@@ -26,23 +28,24 @@ def build(problem: Problem, block: int, dropout: float = 0.0) -> Attend:
     tiles = Tiles(problem, block)
 
     def block_out(q_bcrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None,
-                  rows: slice, tile: Tile) -> Tensor:  # fmt: skip
+                  rows: slice, tile: Tile) -> Part:  # fmt: skip
         """In a function of its own, so that a block's weights are gone before the next begins."""
-        weights_bcrm = weights(tiles.scores(q_bcrd, k_bcmd, rows, tile), sinks, problem)
+        scores_bcrm = tiles.scores(q_bcrd, k_bcmd, rows, tile)
+        weights_bcrm = weights(scores_bcrm, sinks, problem)
+        lse = log_sums(scores_bcrm, problem) if problem.lse else None
+        del scores_bcrm
         if dropout:
             weights_bcrm = torch.dropout(weights_bcrm, dropout, True)
-        return ungrouped(weights_bcrm @ v_bcme[:, :, tile.keys], problem)
+        return Part(ungrouped(weights_bcrm @ v_bcme[:, :, tile.keys], problem), lse)
 
-    def attend(
-        q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None = None
-    ) -> Tensor:
-        outs = []
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None = None) -> Any:
+        parts = []
         for rows, blocks in tiles.blocks:
             if blocks:
                 q_bcrd = tiles.queries(q_bhnd, rows)
-                outs.append(block_out(q_bcrd, k_bcmd, v_bcme, sinks, rows, blocks[0]))
+                parts.append(block_out(q_bcrd, k_bcmd, v_bcme, sinks, rows, blocks[0]))
             else:
-                outs.append(tiles.nothing(q_bhnd, rows))
-        return tiles.close(outs)
+                parts.append(tiles.nothing(q_bhnd, rows))
+        return tiles.close(parts, sinks)
 
     return attend

@@ -6,7 +6,7 @@ Legend in :mod:`impls.heads`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from impls.heads import grouped
 from impls.masks import alibi_slopes
 from impls.problem import Problem
-from impls.score_mask import blind_rows, cap_, grouped_mask
+from impls.score_mask import blind_rows, cap_, closed_log_sums, grouped_mask
 
 
 class Tile(NamedTuple):
@@ -23,6 +23,13 @@ class Tile(NamedTuple):
 
     keys: slice
     hidden: Tensor | None
+
+
+class Part(NamedTuple):
+    """A block of rows: its output, and its log-sums where the problem asks for them."""
+
+    out_bhne: Tensor
+    log_sums_bhn: Tensor | None
 
 
 class Tiles:
@@ -85,11 +92,18 @@ class Tiles:
             scores = scores.sub_(grouped_mask((self._slopes * away).to(scores.dtype), self.problem))
         return scores if tile.hidden is None else scores.add_(tile.hidden)
 
-    def nothing(self, q_bhnd: Tensor, rows: slice) -> Tensor:
-        """The output of a block that sees no key: zeros that still depend on the queries."""
-        return (q_bhnd[:, :, rows, :1] * 0.0).expand(-1, -1, -1, self.problem.v_head_dim)
+    def nothing(self, q_bhnd: Tensor, rows: slice) -> Part:
+        """A block that sees no key: zeros that still depend on the queries."""
+        zero_bhn1 = q_bhnd[:, :, rows, :1] * 0.0
+        wide = torch.promote_types(q_bhnd.dtype, torch.float32)
+        out_bhne = zero_bhn1.expand(-1, -1, -1, self.problem.v_head_dim)
+        return Part(out_bhne, zero_bhn1[..., 0].to(wide))
 
-    def close(self, out_blocks_bhne: list[Tensor]) -> Tensor:
-        """The blocks of output end to end, zero where a row may see nothing."""
-        out = torch.cat(out_blocks_bhne, 2) if len(out_blocks_bhne) > 1 else out_blocks_bhne[0]
-        return out if self.blind is None else out.masked_fill(self.blind, 0.0)
+    def close(self, parts: list[Part], sinks: Tensor | None) -> Any:
+        """The blocks end to end, zero where a row may see nothing: the output, or (out, lse)."""
+        out = torch.cat([x.out_bhne for x in parts], 2) if len(parts) > 1 else parts[0].out_bhne
+        out = out if self.blind is None else out.masked_fill(self.blind, 0.0)
+        if not self.problem.lse:
+            return out
+        log_sums = [x.log_sums_bhn for x in parts if x.log_sums_bhn is not None]
+        return out, closed_log_sums(torch.cat(log_sums, 2), sinks, self.blind)

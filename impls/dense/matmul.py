@@ -9,27 +9,28 @@ queries for backward.
 Cost: 4 n m d FLOPs a head forward, two matrices of scores at the worst instant.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from impls.heads import Attend, grouped
 from impls.problem import Problem
-from impls.score_mask import ScoreMask, weights
+from impls.score_mask import ScoreMask, weights, with_log_sums
 
 
 def build(problem: Problem, dropout: float = 0.0) -> Attend:
     """Scale after. Legend in :mod:`impls.heads`; r = g n."""
     mask = ScoreMask(problem)
 
-    def attend(
-        q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None = None
-    ) -> Tensor:
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None = None) -> Any:
         scores_bcrm = mask.add_((grouped(q_bhnd, problem) @ k_bcmd.mT).mul_(problem.scale))
         weights_bcrm = weights(scores_bcrm, sinks, problem)
+        lse = mask.log_sums(scores_bcrm, sinks)
         del scores_bcrm
         if dropout:
             weights_bcrm = torch.dropout(weights_bcrm, dropout, True)
-        return mask.close(weights_bcrm @ v_bcme)
+        return with_log_sums(mask.close(weights_bcrm @ v_bcme), lse)
 
     return attend
 
@@ -38,8 +39,12 @@ def build_prescale(problem: Problem, dropout: float = 0.0) -> Attend:
     """Scale before."""
     mask = ScoreMask(problem)
 
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        weights_bcrm = mask.add_((grouped(q_bhnd, problem) * problem.scale) @ k_bcmd.mT).softmax(-1)
+    def attend(
+        q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None = None
+    ) -> Tensor:
+        scores_bcrm = mask.add_((grouped(q_bhnd, problem) * problem.scale) @ k_bcmd.mT)
+        weights_bcrm = weights(scores_bcrm, sinks, problem)
+        del scores_bcrm
         if dropout:
             weights_bcrm = torch.dropout(weights_bcrm, dropout, True)
         return mask.close(weights_bcrm @ v_bcme)

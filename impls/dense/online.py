@@ -10,12 +10,12 @@ skipped. Half precisions sum in float32. With gradients, autograd keeps every ti
 Cost: 4 n m d FLOPs a head forward over the tiles read; two tiles of q_block x k_block scores.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from impls.dense.common import Tile, Tiles
+from impls.dense.common import Part, Tile, Tiles
 from impls.dense.cost import online_tile
 from impls.heads import Attend, ungrouped
 from impls.problem import Problem
@@ -29,6 +29,16 @@ class Running(NamedTuple):
     top_bcr1: Tensor
     total_bcr1: Tensor
     out_bcre: Tensor
+
+
+def _whole(sums: Running, sinks: Tensor | None, problem: Problem, dtype: torch.dtype) -> Part:
+    """What the sums over all tiles make of a block of rows."""
+    out_bhne, log_sums = ungrouped(sums.out_bcre / sums.total_bcr1, problem), None
+    if sinks is not None or problem.lse:
+        log_sums = ungrouped(sums.top_bcr1 + sums.total_bcr1.log(), problem)[..., 0]
+    if sinks is not None and log_sums is not None:
+        out_bhne = beside_sinks(out_bhne, log_sums, sinks)
+    return Part(out_bhne.to(dtype), log_sums)
 
 
 def build(problem: Problem, q_block: int, k_block: int) -> Attend:
@@ -54,22 +64,16 @@ def build(problem: Problem, q_block: int, k_block: int) -> Attend:
             total, out = total + so_far.total_bcr1 * decay, out + so_far.out_bcre * decay
         return Running(top, total, out)
 
-    def attend(
-        q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None = None
-    ) -> Tensor:
-        outs = []
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None = None) -> Any:
+        parts = []
         for rows, blocks in tiles.blocks:
             q_bcrd, so_far = tiles.queries(q_bhnd, rows), None
             for tile in blocks:
                 so_far = add_tile(so_far, q_bcrd, k_bcmd, v_bcme, rows, tile)
             if so_far is None:
-                outs.append(tiles.nothing(q_bhnd, rows))
+                parts.append(tiles.nothing(q_bhnd, rows))
             else:
-                out_bhne = ungrouped(so_far.out_bcre / so_far.total_bcr1, problem)
-                if sinks is not None:
-                    log_sums = ungrouped(so_far.top_bcr1 + so_far.total_bcr1.log(), problem)
-                    out_bhne = beside_sinks(out_bhne, log_sums[..., 0], sinks)
-                outs.append(out_bhne.to(q_bhnd.dtype))
-        return tiles.close(outs)
+                parts.append(_whole(so_far, sinks, problem, q_bhnd.dtype))
+        return tiles.close(parts, sinks)
 
     return attend

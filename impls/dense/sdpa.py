@@ -21,7 +21,7 @@ from torch.backends import cuda
 
 from impls.heads import Attend
 from impls.problem import Problem
-from impls.score_mask import sdpa_arguments
+from impls.score_mask import blind_rows, closed_log_sums, sdpa_arguments
 from impls.spec import Unsupported
 
 WIDE = 8
@@ -79,19 +79,25 @@ def build_math(problem: Problem, dropout: float = 0.0) -> Attend:
 
 def build_flash(problem: Problem) -> Attend:
     """FlashAttention: on the CPU torch's own kernel, which takes a mask; on CUDA Dao's."""
+    if problem.lse and problem.gradients:
+        raise Unsupported(
+            "torch gives no gradient through the log-sum-exp of its FLASH_ATTENTION; forward and "
+            "decode have it"
+        )
     if problem.device != "cpu":
         return _flash_on_cuda(problem)
-    mask = _Mask(problem)
+    mask, blind = _Mask(problem), blind_rows(problem) if problem.lse else None
 
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
         if not q_bhnd.stride(-1) == k_bcmd.stride(-1) == v_bcme.stride(-1) == 1:
             raise Unsupported(
                 f"torch's FLASH_ATTENTION has no kernel for {problem} where the numbers of a "
                 "token don't lie next to each other; call .contiguous() on q, k and v"
             )
-        return torch._scaled_dot_product_flash_attention_for_cpu(
+        out, lse = torch._scaled_dot_product_flash_attention_for_cpu(
             q_bhnd, k_bcmd, v_bcme, 0.0, mask.causal, attn_mask=mask.added(), scale=mask.scale
-        )[0]
+        )
+        return (out, closed_log_sums(lse, None, blind)) if problem.lse else out
 
     return attend
 
@@ -102,12 +108,13 @@ def _flash_on_cuda(problem: Problem) -> Attend:
         problem, "FLASH_ATTENTION", cuda.can_use_flash_attention, cuda.flash_sdp_enabled, mask
     )
 
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
         backend.check(q_bhnd, k_bcmd, v_bcme)
         more = -q_bhnd.shape[-1] % WIDE
         q, k, v = (F.pad(x, (0, more)) if more else x for x in (q_bhnd, k_bcmd, v_bcme))
-        out = torch._scaled_dot_product_flash_attention(q, k, v, 0.0, mask.causal, scale=scale)[0]
-        return out[..., : v_bcme.shape[-1]] if more else out
+        own = torch._scaled_dot_product_flash_attention(q, k, v, 0.0, mask.causal, scale=scale)
+        out = own[0][..., : v_bcme.shape[-1]] if more else own[0]
+        return (out, own[1]) if problem.lse else out
 
     return attend
 

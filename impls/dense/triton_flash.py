@@ -53,6 +53,7 @@ from impls.jit import (
     steps,
 )
 from impls.problem import Problem
+from impls.score_mask import with_log_sums
 from impls.spec import Unsupported
 
 
@@ -143,10 +144,9 @@ class Flash:
     @fitting("triton.flash")
     def __call__(
         self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcmd: Tensor, sinks: Tensor | None = None
-    ) -> Tensor:
+    ) -> Any:
         """One call; the first of each kernel compiles it."""
-        out: Tensor = _Attention.apply(q_bhnd, k_bcmd, v_bcmd, sinks, self)  # type: ignore[no-untyped-call]
-        return out
+        return _Attention.apply(q_bhnd, k_bcmd, v_bcmd, sinks, self)  # type: ignore[no-untyped-call]
 
     def note(self) -> str:
         """The kernels' launches."""
@@ -235,13 +235,22 @@ def _parse_launch(option: str, text: str, own: Launch) -> Launch:
 Q, K = "q_block", "k_block"
 
 
+def _natural(log_sums: Tensor, sinks: Tensor | None) -> Tensor:
+    """The natural logarithm of a base of two; of a row that sees nothing its sink, or -inf."""
+    blind = log_sums == torch.inf
+    alone = torch.tensor(-torch.inf, device=log_sums.device) if sinks is None else sinks.float()
+    return torch.where(blind, alone[..., None], log_sums * math.log(2))
+
+
 class _Attention(torch.autograd.Function):
-    """Keeps q, k, v, the output and a log-sum a row, into which a sink is counted at the end."""
+    """Keeps q, k, v, the output and a log-sum a row, in base two, into which a sink is counted at
+    the end. The upstream gradient of the log-sum-exp, where it is an output, is taken off delta.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, flash: Flash
-    ) -> Tensor:
+    ) -> Any:
         q, k, v = (rows_of(x) for x in (q, k, v))
         out, problem = torch.empty_like(q), flash.problem
         log_sums = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
@@ -258,7 +267,7 @@ class _Attention(torch.autograd.Function):
             log_sums = torch.logaddexp2(log_sums, beside.expand_as(log_sums))
         ctx.save_for_backward(q, k, v, sinks, out, log_sums)
         ctx.flash = flash
-        return out
+        return with_log_sums(out, _natural(log_sums, sinks) if problem.lse else None)
 
     @staticmethod
     @fitting("triton.flash")
@@ -272,9 +281,13 @@ class _Attention(torch.autograd.Function):
             out, dout, delta, steps(out), steps(dout), problem.heads, problem.q_len, BLOCK=64,
             HEAD_DIM=d, D=power(d),
         )  # fmt: skip
+        for each in upstream[1:]:
+            delta -= each
         d_sinks = None
         if sinks is not None:
             taken = torch.exp2(sinks.float()[:, None] * math.log2(math.e) - log_sums)
+            if problem.lse:
+                taken.masked_fill_(log_sums == torch.inf, 1.0)
             d_sinks = (taken * delta).sum((0, 2)).neg().to(sinks.dtype)
         numbers = (problem.q_len, problem.kv_len, *flash.band, *flash.scales, problem.scale)
         over = torch.zeros(q.shape, dtype=torch.float32, device=q.device) if flash.fused else q

@@ -148,4 +148,11 @@ ROWS = [
     _fla("delta", "the delta rule", "delta", "arXiv:2406.06484", "delta"),
     _fla("gated_delta", "the gated delta rule", "delta", "arXiv:2412.06464", "gated_delta"),
     _fla("kda", "the delta rule with a decay a channel", "delta", "arXiv:2510.26692", "kda"),
+    _row(
+        "onnxruntime", "ONNX Runtime's attention on a CPU", "onnxruntime:build", "onnxruntime",
+        devices=("cpu",), dtypes=("float32", "float16"), phases=NO_GRADIENT,
+        parameters=("scale", "softcap"), options={"op": "attention"},
+        cost="impls.external.cost:onnxruntime", requires=("onnx>=1.19", "onnxruntime>=1.32"),
+        untried=False,
+    ),
 ]  # fmt: skip

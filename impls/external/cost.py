@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from impls.cost import Cost, by_phase, end_bytes
+from impls.cost import Cost, by_phase, end_bytes, output_bytes
 from impls.problem import Problem
 
 
@@ -13,6 +13,15 @@ def softmax(problem: Problem, **options: Any) -> Cost:
     pairs = problem.mask.pairs(problem.shape)
     product_pair = 2 * pairs * (problem.head_dim + problem.v_head_dim)
     return Cost(by_phase(problem, product_pair), end_bytes(problem))
+
+
+def onnxruntime(problem: Problem, op: str = "attention") -> Cost:
+    """Softmax attention; in float32 the operator Attention holds all scores besides its output."""
+    cost = softmax(problem)
+    if op != "attention" or problem.dtype != "float32":
+        return cost
+    scores = problem.batch * problem.heads * problem.q_len * problem.kv_len * problem.item_bytes
+    return cost._replace(peak_bytes=output_bytes(problem) + scores)
 
 
 def near(problem: Problem, window: int = 128, backend: str = "") -> Cost:

@@ -250,49 +250,6 @@ def _two_steps(added: Tensor, decay: Tensor) -> Tensor:
     return inner.flatten(2, 3)[:, :, :count]
 
 
-# ---- states that are corrected -----------------------------------------------------------------
-
-
-def states_of(
-    added_bctde: Tensor, decay_bctdd: Tensor, first_bcde: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """The states at the chunks' beginnings, from one before them or zeros, and that at the end."""
-    count = added_bctde.shape[2]
-    if first_bcde is not None:
-        first_bcde = first_bcde.to(added_bctde.dtype)
-        added_bctde = torch.cat((first_bcde[:, :, None], added_bctde), 2)
-        decay_bctdd = torch.cat((torch.zeros_like(decay_bctdd[:, :, :1]), decay_bctdd), 2)
-    states = _Chain.apply(added_bctde, decay_bctdd)  # type: ignore[no-untyped-call]
-    last = added_bctde[:, :, -1] + decay_bctdd[:, :, -1] @ states[:, :, -1]
-    return states[:, :, -count:], last
-
-
-class _Chain(torch.autograd.Function):
-    """S_0 = 0, S_(t+1) = M_t S_t + X_t of each chunk: the states before each."""
-
-    @staticmethod
-    def forward(ctx: Any, added_bctde: Tensor, decay_bctdd: Tensor) -> Tensor:
-        added, decay = (x.flatten(0, 1).unbind(1) for x in (added_bctde, decay_bctdd))
-        states = torch.empty(added_bctde.shape, dtype=added_bctde.dtype, device=added_bctde.device)
-        states[:, :, 0] = 0.0
-        s = states.flatten(0, 1).unbind(1)
-        for t in range(len(s) - 1):
-            torch.baddbmm(added[t], decay[t], s[t], out=s[t + 1])
-        ctx.save_for_backward(decay_bctdd, states)
-        return states
-
-    @staticmethod
-    def backward(ctx: Any, grad_bctde: Tensor) -> tuple[Tensor, Tensor]:
-        decay_bctdd, states = ctx.saved_tensors
-        grad, decay = (x.flatten(0, 1).unbind(1) for x in (grad_bctde, decay_bctdd.mT))
-        d_added = torch.empty_like(states)
-        d_added[:, :, -1] = 0.0
-        g = d_added.flatten(0, 1).unbind(1)
-        for t in range(len(g) - 1, 0, -1):
-            torch.baddbmm(grad[t], decay[t], g[t], out=g[t - 1])
-        return d_added, d_added @ states.mT
-
-
 # ---- a number a token --------------------------------------------------------------------------
 
 

@@ -15,24 +15,24 @@ measured: b_t = sigmoid(k_t · w_h), w uniform within ± d^-1/2, as a linear lay
 Causal by construction. The fast form takes chunks of ``chunk`` tokens. With L the part of
 b_i k_i·k_j below the diagonal, the chunk's corrections follow from one triangular system,
 
-    (I + L) [W U] = b [k v]      S' = (I - k^T W) S + k^T U      o = s (P U + (q - P W) S)
+    (I + L) [W U] = b [k v]      N = U - W S      o = s (q S + P N)      S' = S + k^T N
 
-where P is q k^T on and below the diagonal. All of it is done for all chunks at once but S', one
-product of d x d and d x e after another. The system is solved, never inverted by a series: equal
-keys make powers of L huge. A chunk sums corrections that a state would have taken back by now, so
-its rounding grows with l / d: chunks have at most 16 d tokens. Half precisions are computed in
-float32.
+where P is q k^T on and below the diagonal. All but N and S' is done for all chunks at once
+(:mod:`impls.linear.corrected`). The system is solved, never inverted by a series: equal keys make
+powers of L huge. A chunk sums corrections that a state would have taken back by now, so its
+rounding grows with l / d: chunks have at most 16 d tokens. Half precisions are computed in float32.
 
 Cost: 6 d e FLOPs a token (4 d e to read the key's old value and write the new one, 2 d e to read),
-2 d for its gate; the chunks do l (d + e) + 2 l (2 d + e) + 4 d (d + e) instead. Memory: three
-matrices of l numbers a token, and the chunks' d x (d + e).
+2 d for its gate; the chunks do l (5 d + 3 e) besides. Memory: three matrices of l numbers a token,
+and d e for each chunk.
 """
 
 import torch
 from torch import Tensor
 
 from impls.heads import Attend, Define
-from impls.linear.decay import LONGEST, Gates, Recurrent, gates_from, states_of
+from impls.linear.corrected import Chunks, corrections, walk
+from impls.linear.decay import LONGEST, Gates, Recurrent, gates_from
 from impls.linear.unrolled import unrolled
 from impls.problem import Problem
 
@@ -78,14 +78,19 @@ class Delta(Recurrent):
         *gates: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """The state before them goes through the corrections too."""
-        k_bctld, wu_bctlx = self._corrections(k_bcmd, v_bcme, gates[0])
+        k_bctld, wu_bctlz = self._corrections(k_bcmd, v_bcme, gates[0])
         q_bctrd = self.queries(self.unit(q_bhnd.to(self.wide)) * self.problem.scale)
         scores_bctrl = (q_bctrd @ k_bctld.mT).masked_fill(self.above_rl, 0.0)
-        inside_bctrx, d = scores_bctrl @ wu_bctlx, self.problem.head_dim
-        added, decay = self._chunk_steps(k_bctld, wu_bctlx)
-        states, last_bcde = states_of(added, decay, first_bcde)
-        reading_bctrd = q_bctrd - inside_bctrx[..., :d]
-        return self.back(inside_bctrx[..., d:] + reading_bctrd @ states), last_bcde
+        chunks = Chunks(q_bctrd, scores_bctrl, wu_bctlz, k_bctld, None)
+        out_bctre, last_bcde = walk(chunks, self._start(v_bcme, first_bcde))
+        return self.back(out_bctre), last_bcde
+
+    def _start(self, v_bcme: Tensor, first_bcde: Tensor | None) -> Tensor:
+        """The state before the first token."""
+        if first_bcde is not None:
+            return first_bcde.to(self.wide)
+        p = self.problem
+        return v_bcme.new_zeros(p.batch, p.kv_heads, p.head_dim, p.v_head_dim, dtype=self.wide)
 
     def _corrections(self, k_bcmd: Tensor, v_bcme: Tensor, b_bcm: Tensor) -> tuple[Tensor, Tensor]:
         """The keys in chunks, and W beside U: [b, c, t, l, d + e]."""
@@ -93,29 +98,16 @@ class Delta(Recurrent):
         b_bctlx = self.keys(b_bcm[..., None])
         k_bctld, v_bctle = self.keys(self.unit(k_bcmd)), self.keys(v_bcme)
         bk_bctld = b_bctlx * k_bctld
-        rest = torch.cat((bk_bctld, b_bctlx * v_bctle), -1)
-        # only what is below the diagonal is read of the first argument
-        return k_bctld, torch.linalg.solve_triangular(
-            bk_bctld @ k_bctld.mT, rest, upper=False, unitriangular=True
-        )
-
-    def _chunk_steps(self, k_bctld: Tensor, wu_bctlx: Tensor) -> tuple[Tensor, Tensor]:
-        """k^T U and I - k^T W of each chunk."""
-        d = self.problem.head_dim
-        moved_bctdx = k_bctld.mT @ wu_bctlx
-        eye = torch.eye(d, dtype=self.wide, device=moved_bctdx.device)
-        return moved_bctdx[..., d:], eye - moved_bctdx[..., :d]
+        written_bctlz = torch.cat((bk_bctld, b_bctlx * v_bctle), -1)
+        return k_bctld, corrections(bk_bctld @ k_bctld.mT, written_bctlz)
 
     def state(self, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
         """The state after the last chunk."""
-        p = self.problem
-        state = k_bcmd.new_zeros(p.batch, p.kv_heads, p.head_dim, p.v_head_dim, dtype=self.wide)
+        start = self._start(v_bcme, None)
         if k_bcmd.shape[2] == 0:
-            return state
-        added, decay = self._chunk_steps(*self._corrections(k_bcmd, v_bcme, gates[0]))
-        for added_bcde, decay_bcdd in zip(added.unbind(2), decay.unbind(2), strict=True):
-            state = decay_bcdd @ state + added_bcde
-        return state
+            return start
+        k_bctld, wu_bctlz = self._corrections(k_bcmd, v_bcme, gates[0])
+        return walk(Chunks(None, None, wu_bctlz, k_bctld, None), start)[1]
 
     def query(self, q_bcgd: Tensor) -> Tensor:
         """The query divided by its length, where keys are."""

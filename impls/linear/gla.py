@@ -102,7 +102,7 @@ class Gla(Recurrent):
                first_bcde: Tensor | None) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Within the chunks, and from the states at their beginnings; and the state at the end."""
         k_bcmd = k_bcmd.to(self.wide)
-        alpha_bctld = self._halvable(self.keys(g_bcmd.exp()), 1.0)
+        alpha_bctld = self._halvable(self.keys(g_bcmd).exp(), 1.0)
         k_bctld = self._halvable(self.keys(k_bcmd))
         v_bctle = self._halvable(self.keys(v_bcme.to(self.wide)))
         q_bctgld = self.queries(q_bhnd.to(self.wide) * self.problem.scale)

@@ -19,6 +19,7 @@ ROWS = [
     _row(
         "ring", "keys and values travel round a ring of processes, balanced under a causal mask",
         masks=("none", "causal"), options={"world": 1, "block": 512}, paper="arXiv:2310.01889",
+        parameters=("scale", "lse"),
     ),
     _row(
         "ulysses", "tokens exchanged for heads, whole sequences, and back", options={"world": 1},

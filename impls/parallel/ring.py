@@ -38,6 +38,7 @@ from torch import Tensor
 from impls.heads import Attend, grouped, ungrouped
 from impls.parallel.ranks import Coming, Ranks
 from impls.problem import Problem
+from impls.score_mask import with_log_sums
 from impls.spec import Unsupported
 
 
@@ -150,9 +151,11 @@ class Ring:
         lse.copy_(both)
 
     def backward(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, out: Tensor, lse: Tensor,
-                 dout_bhne: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+                 dout_bhne: Tensor, *dlse_bhn: Tensor) -> tuple[Tensor, ...]:  # fmt: skip
         """dq, dk and dv of this rank's share."""
         delta = (dout_bhne.to(self.wide) * out).sum(-1, keepdim=True)
+        for each in dlse_bhn:
+            delta -= each[..., None]
         dq = torch.zeros_like(q_bhnd, dtype=self.wide)
         block, home = self.block_of(k_bcmd, v_bcme), None
         for step in range(self.ranks.world):
@@ -186,15 +189,15 @@ class _Attention(torch.autograd.Function):
     """The ring as autograd sees it: a rank's share in, a rank's share out."""
 
     @staticmethod
-    def forward(ctx: Any, ring: Ring, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def forward(ctx: Any, ring: Ring, q: Tensor, k: Tensor, v: Tensor) -> Any:
         out, lse = ring.forward(q, k, v)
         ctx.ring = ring
         ctx.save_for_backward(q, k, v, out, lse)
-        return out.to(q.dtype)
+        return with_log_sums(out.to(q.dtype), lse[..., 0].clone() if ring.problem.lse else None)
 
     @staticmethod
-    def backward(ctx: Any, *dout: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, *ctx.ring.backward(*ctx.saved_tensors, dout[0]))
+    def backward(ctx: Any, *above: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, *ctx.ring.backward(*ctx.saved_tensors, *above))
 
 
 def build(problem: Problem, ranks: Ranks, block: int) -> Attend:
@@ -203,9 +206,7 @@ def build(problem: Problem, ranks: Ranks, block: int) -> Attend:
         raise Unsupported(f"block={block} must be 1 or more")
     ring = Ring(problem, ranks, block)
 
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        inputs = (q_bhnd, k_bcmd, v_bcme)
-        out: Tensor = _Attention.apply(ring, *inputs)  # type: ignore[no-untyped-call]
-        return out
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
+        return _Attention.apply(ring, q_bhnd, k_bcmd, v_bcme)  # type: ignore[no-untyped-call]
 
     return attend

@@ -8,7 +8,7 @@ from impls.spec import COMPILED, DEVICES, MASK_KINDS, NO_GRADIENT, PHASES, Varia
 _OWN = "softmax on its own pattern"
 _NEAR = "approximates softmax"
 _WHOLE = ("forward", "train", "backward")
-_ALL = ("scale", "softcap", "sinks")
+_ALL = ("scale", "softcap", "sinks", "lse")
 _HALF = ("bfloat16", "float16")
 
 
@@ -25,6 +25,13 @@ def _pattern(name: str, title: str, **more: Any) -> Variant:
         name, title, name, name, operator=_OWN, definition=f"impls.sparse.{name}:definition",
         masks=("none", "causal"), cross="decode", **more,
     )  # fmt: skip
+
+
+def _selecting(name: str, title: str, operator: str = _OWN, **more: Any) -> Variant:
+    """A causal row that selects keys by what they hold."""
+    more |= {"masks": ("causal",), "cross": "decode", "parts": ("selector", "attention")}
+    more |= {"operator": operator, "definition": f"impls.sparse.{name}:definition"}
+    return _row(name, title, name, name, **more)
 
 
 def _flex(name: str, title: str, code: str, cost: str, **more: Any) -> Variant:
@@ -92,6 +99,18 @@ ROWS: list[Variant] = [
     _row(
         "topk", "the k largest scores of each row", "topk", "topk", operator=_OWN,
         definition="impls.sparse.topk:definition", options={"k": 32}, paper="arXiv:2106.06899",
+    ),
+    _selecting(
+        "moba", "its own block, and those whose mean key a query likes (MoBA)",
+        options={"block": 64, "top": 4}, paper="arXiv:2502.13189",
+    ),
+    _selecting(
+        "nsa", "compressed blocks, selected blocks and a window (NSA)", operator="nsa",
+        options={"block": 32, "top": 8, "window": 128}, paper="arXiv:2502.11089",
+    ),
+    _selecting(
+        "dsa", "keys that an indexer selects (DeepSeek-V3.2)", operator="dsa",
+        options={"top": 128}, paper="arXiv:2512.02556",
     ),
     _row(
         "lsh", "queries and keys that hash alike (Reformer)", "lsh", "lsh", operator=_NEAR,

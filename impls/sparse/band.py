@@ -5,12 +5,14 @@ Legend in :mod:`impls.heads`; t blocks, s keys of a span.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from impls.problem import Problem
-from impls.score_mask import weights
+from impls.score_mask import closed_log_sums, weights
 from impls.sparse.blocks import (
     from_query_blocks,
     hide,
@@ -95,28 +97,42 @@ class Band:
 
     def __call__(
         self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None = None
-    ) -> Tensor:
-        """The output of all rows: [b, h, n, e]."""
-        group = self.problem.group
-        q_bctrd = query_blocks(prescaled(q_bhnd, self.problem), group, self.block)
-        outs = [
+    ) -> Any:
+        """The output of all rows, [b, h, n, e]; (out, lse) where the problem asks for it."""
+        q_bctrd = query_blocks(prescaled(q_bhnd, self.problem), self.problem.group, self.block)
+        parts = [
             self._mix(q_bctrd[:, :, slab], k_bcmd, v_bcme, sinks, slab, bias)
             for slab, bias in zip(self.slabs, self.biases, strict=True)
         ]
-        out_bctre = outs[0] if len(outs) == 1 else torch.cat(outs, 2)
-        out = from_query_blocks(out_bctre, group, self.rows)
-        if self.blind is None:
+        out = self._by_rows([out for out, _ in parts], 0.0)
+        if not self.problem.lse:
             return out
-        b, h, n, e = out.shape
-        by_group = out.reshape(b, -1, group, n, e)
-        return by_group.masked_fill(self.blind[:, :, None], 0.0).reshape(b, h, n, e)
+        lse = self._by_rows([lse for _, lse in parts if lse is not None], -torch.inf)[..., 0]
+        return out, closed_log_sums(lse, sinks, None)
+
+    def _by_rows(self, blocks_bctre: list[Tensor], blind: float) -> Tensor:
+        """What was made of the slabs, by rows; of those that see nothing ``blind``."""
+        whole_bctre = blocks_bctre[0] if len(blocks_bctre) == 1 else torch.cat(blocks_bctre, 2)
+        group = self.problem.group
+        x = from_query_blocks(whole_bctre, group, self.rows)
+        if self.blind is None:
+            return x
+        b, h, n, e = x.shape
+        by_group = x.reshape(b, -1, group, n, e)
+        return by_group.masked_fill(self.blind[:, :, None], blind).reshape(b, h, n, e)
 
     def _mix(self, q_bctrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None,
-             slab: slice, bias: Tensor) -> Tensor:  # fmt: skip
-        """A slab's output; in a function of its own, so that its scores go before the next's."""
+             slab: slice, bias: Tensor) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        """A slab's output, and its log-sums [b, c, t, g block, 1] where the problem asks for them;
+        in a function of its own, so that its scores go before the next's.
+        """
         k_bctsd, v_bctse = self._spans(k_bcmd, slab), self._spans(v_bcme, slab)
         scores_bctrs = masked(q_bctrd @ k_bctsd.mT, bias, self.problem)
-        return weights(scores_bctrs, sinks, self.problem) @ v_bctse
+        lse = None
+        if self.problem.lse:
+            wide = torch.promote_types(scores_bctrs.dtype, torch.float32)
+            lse = scores_bctrs.to(wide).logsumexp(-1, keepdim=True)
+        return weights(scores_bctrs, sinks, self.problem) @ v_bctse, lse
 
     def _spans(self, x_bcmd: Tensor, slab: slice) -> Tensor:
         """The extra keys and the span of each block, in order: [b, c, t, extra + span, d]."""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     """Which of the keys the row at a place sees."""
 
 __all__ = [
-    "bigbird", "blocksparse", "dilated", "fixed", "longformer", "lsh", "routing", "strided", "topk",
-    "window",
+    "bigbird", "blocksparse", "dilated", "dsa", "fixed", "longformer", "lsh", "moba", "nsa",
+    "routing", "strided", "topk", "window",
 ]  # fmt: skip
 
 
@@ -183,6 +183,60 @@ def topk(problem: Problem, k: int) -> Cost:
     in_all = problem.mask.keys_seen(problem.shape) * problem.kv_heads
     values = min(pairs // problem.group, in_all)  # the heads of a group may choose alike
     return Cost(work, end_bytes(problem, values=values))
+
+
+def _places(problem: Problem) -> NDArray[np.int64]:
+    """Where the queries stand among the keys."""
+    import numpy as np
+
+    return np.arange(problem.kv_len - problem.q_len, problem.kv_len)
+
+
+def _selecting(problem: Problem, scored: int, pairs: int) -> Cost:
+    """``scored`` products of one channel once forward, of all heads; ``pairs`` of each head.
+
+    Every key and value in sight is read: some query may select it.
+    """
+    attend = on_pairs(problem, pairs)
+    return attend._replace(flops=attend.flops + _once(problem, 2 * scored))
+
+
+def _in_blocks(problem: Problem, block: int, top: int) -> int:
+    """Pairs of a head whose queries take their own block up to themselves, and others whole."""
+    size, place = max(block, 1), _places(problem)
+    whole = (place // size).clip(max=max(top, 1) - 1)
+    return int((place % size + 1 + whole * size).sum())
+
+
+def moba(problem: Problem, block: int, top: int) -> Cost:
+    """A score for every block before a query's own; then the pairs of the blocks it takes."""
+    before = int((_places(problem) // max(block, 1)).sum())
+    scored = problem.batch * problem.heads * before * problem.head_dim
+    return _selecting(problem, scored, _in_blocks(problem, block, top))
+
+
+def nsa(problem: Problem, block: int, top: int, window: int) -> Cost:
+    """Compressed pairs, whose weights are the selector's scores too, selected ones and a window's;
+    three gates a query and head are read besides.
+    """
+    size, place = max(block, 1), _places(problem)
+    compressed = int(((place + 1) // size).sum())
+    near = int((place + 1).clip(max=max(window, 1)).sum())
+    cost = _selecting(problem, 0, compressed + _in_blocks(problem, size, top) + near)
+    gates = 3 * problem.batch * problem.heads * problem.q_len * problem.item_bytes
+    return cost._replace(bytes=cost.bytes + gates * (2 if problem.gradients else 1))
+
+
+def dsa(problem: Problem, top: int) -> Cost:
+    """The indexer on every pair in sight; then the pairs it takes, and its inputs besides."""
+    place = _places(problem)
+    pairs = problem.batch * int((place + 1).sum())
+    query = problem.index_heads * (problem.index_dim + 1)
+    cost = _selecting(problem, pairs * query, int((place + 1).clip(max=max(top, 1)).sum()))
+    queries = problem.batch * problem.q_len * query
+    keys = problem.batch * problem.kv_len * problem.index_dim
+    read = 0 if problem.phase == "backward" else (queries + keys) * problem.item_bytes
+    return cost._replace(bytes=cost.bytes + read)
 
 
 def hash_widths(length: int, bucket: int) -> tuple[int, ...]:

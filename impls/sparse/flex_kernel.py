@@ -18,7 +18,7 @@ from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attent
 
 from impls.graph import Graph
 from impls.problem import Problem
-from impls.score_mask import beside_sinks
+from impls.score_mask import beside_sinks, closed_log_sums, with_log_sums
 from impls.spec import Unsupported
 
 Blocks = NDArray[np.bool_]
@@ -72,13 +72,18 @@ ALONE: dict[str, str | int | bool | Callable[..., Any]] = {"compile_threads": 1}
 
 
 def _flex_attention(q: Tensor, k: Tensor, v: Tensor, score: Callable[..., Any] | None, plan: Any,
-                    scale: float, gqa: bool, kernel: Any, sinks: Tensor | None) -> Any:  # fmt: skip
-    more: Any = {} if sinks is None else {"return_aux": AuxRequest(lse=True)}
+                    scale: float, gqa: bool, kernel: Any, sinks: Tensor | None,
+                    lse: bool) -> Any:  # fmt: skip
+    more: Any = {} if sinks is None and not lse else {"return_aux": AuxRequest(lse=True)}
     out = flex_attention(
         q, k, v, score_mod=score, block_mask=plan, scale=scale, enable_gqa=gqa,
         kernel_options=kernel, **more,
     )  # fmt: skip
-    return out if sinks is None else beside_sinks(out[0], out[1].lse, sinks)
+    if not more:
+        return out
+    out, log_sums = out[0], out[1].lse
+    closed = closed_log_sums(log_sums, sinks, None) if lse else None
+    return with_log_sums(out if sinks is None else beside_sinks(out, log_sums, sinks), closed)
 
 
 AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
@@ -104,11 +109,16 @@ class Flex:
                 f"8, 24, 40 … keys: of {problem.kv_len} keys in blocks of {block} the last block "
                 f"has {last}; use another block or length"
             )
+        if problem.lse and problem.device == "cpu":
+            raise Unsupported(
+                "on a CPU torch's FlexAttention gives no log-sum-exp; on CUDA it does, and "
+                "einsum, matmul, chunked and online do anywhere"
+            )
         self._graph = graph.another() if graph else Graph(_flex_attention, options=ALONE)
         self.alike = partial(build, graph=Graph(_flex_attention, lengths=True, options=ALONE))
         self._problem, self._block = problem, block
         self._kernel = {"BACKEND": backend} if backend else None
-        self._score = _score(problem)
+        self._score = score_mod(problem)
         may_see = problem.mask.flex_mask(problem.shape, problem.device)
         self._touched: Blocks | None = None
         self._plan: Any = None
@@ -129,17 +139,16 @@ class Flex:
 
     def __call__(
         self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None = None
-    ) -> Tensor:
+    ) -> Any:
         """One call; the first compiles."""
         if self._sinks is not None and sinks is not None:
             k_bcmd, v_bcme = (F.pad(x, (0, 0, 0, 1)) for x in (k_bcmd, v_bcme))
             self._sinks.copy_(sinks)
             sinks = None
-        out: Tensor = self._graph(
+        return self._graph(
             q_bhnd, k_bcmd, v_bcme, self._score, self._plan, self._problem.scale,
-            self._problem.group > 1, self._kernel, sinks,
+            self._problem.group > 1, self._kernel, sinks, bool(self._problem.lse),
         )  # fmt: skip
-        return out
 
     def note(self) -> str:
         """The number of blocks that the kernel visits."""
@@ -150,7 +159,7 @@ class Flex:
         return f"FlexAttention visits {visited} of {all_} blocks of {self._block} ({share})"
 
 
-def _score(problem: Problem) -> Callable[..., Any] | None:
+def score_mod(problem: Problem) -> Callable[..., Any] | None:
     """A ``score_mod`` with the problem's soft cap and what its mask adds; None for neither."""
     added, cap = problem.mask.flex_score(problem.shape, problem.device), problem.softcap
     if cap is None:

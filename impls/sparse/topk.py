@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag, pad
 
-from impls.heads import Attend, Define, grouped
+from impls.heads import Attend, Define, grouped, to_query_heads
 from impls.masks import alibi_slopes
 from impls.problem import Problem
 from impls.sparse.common import softmax_rows
@@ -88,6 +88,12 @@ class Selector:
         best, short = scores.gather(-1, where), self.count - count
         where = pad(where + block.keys.start, (0, short))
         return pad(best, (0, short), value=-torch.inf), where
+
+    def picks(self, q_bhnd: Tensor, k_bcmd: Tensor) -> Tensor:
+        """The places of all rows, -1 where a row has fewer keys in sight."""
+        every = [self(q_bhnd, k_bcmd, block) for block in self.blocks]
+        values, places = (torch.cat(parts, 2) for parts in zip(*every, strict=True))
+        return places.masked_fill(values == -torch.inf, -1)
 
     def _mask_(self, scores_bhrm: Tensor, block: Block) -> None:
         mask, shape = self.problem.mask, self.problem.shape
@@ -168,6 +174,10 @@ class TopK:
         out = weigh(weights, places, v_bcme.to(weights.dtype), problem.group)
         return out.to(v_bcme.dtype)
 
+    def select(self, q_bhnd: Tensor, k_bcmd: Tensor) -> Tensor:
+        """The picks of all rows: [b, h, n, t]."""
+        return self._select.picks(q_bhnd, k_bcmd)
+
     def note(self) -> str:
         """The number of keys that a row attends."""
         all_ = " (all there are)" if self._select.wanted >= self._problem.kv_len else ""
@@ -179,21 +189,47 @@ def build(problem: Problem, k: int) -> Attend:
     return TopK(problem, k)
 
 
+class Definition:
+    """The plain form: all the scores of some rows, those that were not picked at -inf."""
+
+    block = 1
+
+    def __init__(self, problem: Problem, k: int) -> None:
+        self.problem, self.select = problem, Selector(problem, max(k, 1))
+        self.count = self.select.count
+
+    def scores(self, q_bhnd: Tensor, k_bcmd: Tensor, rows: Tensor) -> Tensor:
+        """The scores of some rows, -inf where the mask hides a key: [b, h, r, m]."""
+        mask, shape, picked = self.problem.mask, self.problem.shape, rows.cpu().numpy()
+        scores = (q_bhnd[:, :, rows] @ to_query_heads(k_bcmd, self.problem).mT) * self.problem.scale
+        if (added := mask.bias(shape, picked)) is not None:
+            table = torch.from_numpy(added).nan_to_num(neginf=0.0)  # hidden below
+            scores = scores + table.to(scores.device, scores.dtype)
+        visible = torch.from_numpy(mask.visible(shape, picked).copy()).to(scores.device)
+        return scores.masked_fill(~visible, -torch.inf)
+
+    def pairs(self, picks_bhrt: Tensor, rows: Tensor) -> Tensor:
+        """The pairs that picks stand for: [b, h, r, m]."""
+        m = self.problem.kv_len
+        chosen = picks_bhrt.new_zeros((*picks_bhrt.shape[:3], m + 1), dtype=torch.bool)
+        return chosen.scatter_(-1, picks_bhrt.remainder(m + 1), True)[..., :m]  # -1: the last
+
+    def __call__(
+        self,
+        q_bhnd: Tensor,
+        k_bcmd: Tensor,
+        v_bcme: Tensor,
+        rows: Tensor,
+        picks: Tensor | None = None,
+    ) -> Tensor:
+        """The output of some rows; without ``picks`` on those of the selector."""
+        if picks is None:
+            own = getattr(torch, self.problem.dtype)
+            q, k = (x.detach().to(own).contiguous() for x in (q_bhnd, k_bcmd))
+            picks = self.select.picks(q, k)[:, :, rows]
+        return softmax_rows(self.problem, q_bhnd, k_bcmd, v_bcme, rows, self.pairs(picks, rows))
+
+
 def definition(problem: Problem, k: int) -> Define:
-    """The plain form: all the scores of some rows, those that were not chosen at -inf."""
-    select = Selector(problem, max(k, 1))
-    own = getattr(torch, problem.dtype)
-
-    def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
-        q, k_ = (x.detach().to(own).contiguous() for x in (q_bhnd, k_bcmd))
-        grid = (problem.batch, problem.heads, problem.q_len, problem.kv_len)
-        picks = torch.zeros((*grid[:2], len(rows), grid[3]), dtype=torch.bool, device=rows.device)
-        for block in select.blocks:
-            here = (rows >= block.rows.start) & (rows < block.rows.stop)
-            if bool(here.any()):
-                places = select(q, k_, block)[1][:, :, rows[here] - block.rows.start]
-                part = torch.zeros_like(picks[:, :, here]).scatter_(-1, places, True)
-                picks[:, :, here] = part
-        return softmax_rows(problem, q_bhnd, k_bcmd, v_bcme, rows, picks)
-
-    return define
+    """The plain form."""
+    return Definition(problem, k)

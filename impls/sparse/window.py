@@ -14,6 +14,8 @@ memory the same, backward too. Without gradients the scores of a few blocks exis
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -38,8 +40,8 @@ class Windowed:
 
     def __call__(
         self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None = None
-    ) -> Tensor:
-        """The output: [b, h, n, e]."""
+    ) -> Any:
+        """The output, [b, h, n, e]; (out, lse) where the problem asks for it."""
         return self.band(q_bhnd, k_bcmd, v_bcme, sinks)
 
     def note(self) -> str:

@@ -1,7 +1,7 @@
 """The choice among records with known times, what is left out and why, and when nothing is."""
 
-import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,12 +9,11 @@ import pytest
 import impls
 from attnbench.answer.choose import Excluded, Wants, Why, choose, make_choice, settle
 from attnbench.answer.ranking import Candidate
-from attnbench.core.record import Error
+from attnbench.core.record import Determinism, Error
 from attnbench.core.stats import Interval, paired
 from attnbench.sweep.compare import Compared
-from impls.errors import CantBeDone
 from impls.loading import load_function
-from tests.answer.build import dense, ended, linear, problem, seen, timed
+from tests.answer.build import dense, ended, problem, seen, timed
 
 TABLE = impls.table()
 LENGTHS = (128, 256, 512, 1024, 2048)
@@ -95,18 +94,6 @@ def test_one_query_lies_on_the_line_of_what_was_measured_without_a_mask():
     assert chosen(records, decoding("causal", 700, 2)).ranking is None
 
 
-def test_between_measured_lengths_it_is_predicted_with_an_interval():
-    found = chosen(lines(sdpa=dense, matmul=lambda p: 2 * dense(p)), problem(700))
-    r = found.ranking
-    assert (winner(found), r.winner.measured) == ("sdpa", False)
-    assert r.winner.median_s == pytest.approx(dense(problem(700)), rel=0.05)
-    assert r.lead.low < 2 < r.lead.high and "predicted" in found.sentence()
-    plain = json.loads(json.dumps(found.to_dict()))
-    assert plain["winner"]["variant"] == "sdpa" and plain["lead"]["factor"] == r.lead.value
-    records = lines(sdpa=dense, matmul=lambda p: 3 * linear(p))
-    assert [winner(chosen(records, problem(n))) for n in (300, 1800)] == ["sdpa", "matmul"]
-
-
 def test_what_is_untried_is_advised_where_it_was_measured_alone(monkeypatch):
     rows = {**TABLE.rows, "sdpa": replace(TABLE.rows["sdpa"], untried=True)}
     table, records = replace(TABLE, rows=rows), lines(sdpa=dense, matmul=lambda p: 2 * dense(p))
@@ -159,12 +146,44 @@ def test_a_rival_of_uncertain_time_is_faster_for_all_that_is_known(
     assert (choice.ranking is not None, choice.unknown) == (answered, [rival] * unknown)
 
 
-def test_limits_are_said_as_they_are_and_unknown_kinds_are_refused():
-    assert Wants().words() == ["exact"]
-    words = ["exact or other or pattern", "in 3 GiB", "error at most 0.5"]
-    assert Wants(3 << 30, 0.5, ("other", "pattern")).words() == words
-    with pytest.raises(CantBeDone, match="--allow 'others' is not one of pattern, approximate"):
-        Wants(allowed=("others",))
+SAME, FROM_CALL_TO_CALL = (
+    Determinism(repeats=True, batch=True, place=True),
+    Determinism(repeats=False),
+)
+APART = Determinism(repeats=True, batch=False, place=True)
+SLOWLY_BUILT = Determinism(repeats=True, why="building took 3 s")
+
+
+@pytest.mark.parametrize(
+    ("bits", "why", "said"),
+    [
+        (SAME, None, ""),
+        (APART, Why.BITS, "not across batches, on b1"),
+        (FROM_CALL_TO_CALL, Why.BITS, "not over repeats, on b1"),
+        (SLOWLY_BUILT, Why.UNKNOWN, "its bits were not tried on b1 .*: building took 3 s"),
+        (None, Why.UNKNOWN, "its bits were not tried on b1 .*; a run with --same-bits tries each"),
+    ],
+)
+def test_only_what_was_seen_to_give_the_same_bits_is_chosen_where_they_are_wanted(bits, why, said):
+    fast = seen("matmul", ONE, 1.0, determinism=bits)
+    records = [fast, seen("sdpa", ONE, 2.0, determinism=SAME)]
+    assert winner(chosen(records)) == "matmul"
+    choice = chosen(records, same_bits=True)
+    assert winner(choice) == ("sdpa" if why else "matmul")
+    if why:
+        assert out(choice, "matmul").why is why and re.match(said, out(choice, "matmul").said)
+    assert "the same bits whatever the batch" in choice.sentence()
+
+
+def test_the_same_bits_of_a_length_between_are_those_of_both_around_it_and_of_no_other():
+    def between(*bits):
+        at = zip(LENGTHS, bits, strict=True)
+        records = [seen("matmul", problem(n), n / 1e4, determinism=d) for n, d in at]
+        return chosen(records, problem(700), same_bits=True)
+
+    assert winner(between(None, None, SAME, SAME, None)) == "matmul"
+    assert out(between(None, None, SAME, None, SAME), "matmul").why is Why.UNKNOWN
+    assert out(between(APART, None, SAME, SAME, None), "matmul").why is Why.BITS
 
 
 @pytest.mark.parametrize(

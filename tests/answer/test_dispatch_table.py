@@ -48,11 +48,15 @@ def test_both_ends_of_a_range_and_of_the_batch_belong_to_it_and_nothing_else_doe
 
 
 def test_the_file_is_what_the_contract_says_and_comes_back_as_it_was(tmp_path):
-    one = table(entry(A, mask="none+causal@lower-right"), entry(Range(9, 99, 1, "b"), heads=4))
+    capped = entry(A, parameters={"scale": 64**-0.5, "softcap": 50, "sinks": True})
+    lower = entry(A, mask="none+causal@lower-right")
+    one = table(lower, entry(Range(9, 99, 1, "b"), heads=4), capped)
     one.write(tmp_path / "table.json")
     values = json.loads((tmp_path / "table.json").read_text())
     ranges = [{"from": 8, "to": 16, "queries": "same", "variant": "a"}]
-    assert values.pop("entries")[0] == {**ENTRY, "batch": [1, 4], "ranges": ranges}
+    first, _, last = values.pop("entries")
+    assert first == {**ENTRY, "batch": [1, 4], "ranges": ranges}
+    assert last == {**first, "parameters": {"softcap": 50, "sinks": True}}
     assert values == {"dispatch_table": 1, "made": MADE, "fallback": "sdpa"}
     assert DispatchTable.read(tmp_path / "table.json") == one
     with pytest.raises(CantBeDone, match=r"can't write .*; give another file"):
@@ -91,6 +95,8 @@ def test_a_file_that_no_parser_takes_is_refused_in_a_sentence(tmp_path, text):
         ("entries.0.kv_heads", 3, r"heads=8 is not a multiple of kv_heads=3.*entries\[0\]"),
         ("entries.0.heads", 2**31, "<= 2147483647"),
         ("entries.0.batch", [4, 1], "4 … 1: the least is above the most"),
+        ("entries.0.parameters", {"state": True}, "state can't be set: scale, softcap, sinks can"),
+        ("entries.0.parameters", {"softcap": 0.0}, "softcap is 0.0; it must be a number above 0"),
         ("entries.0.ranges.0", {"from": 1}, "missing required field `to`"),
         ("entries.0.ranges.0.queries", "all", "queries"),
     ],
@@ -130,5 +136,7 @@ def test_only_exact_variants_that_somebody_knows_may_stand_in_a_table(name, word
 def test_where_a_table_was_made_is_read_off_the_header():
     run = "20261122-135617"
     header = json.loads((ROOT / f"results/amd-epyc-2c/{run}/run.json").read_text())
-    of = {"torch": "2.13.0+cpu", "machine": "amd-epyc-2c", "run": run, "inputs": list(INPUTS)}
+    of = {"torch": "2.13.0+cpu", "machine": "amd-epyc-2c", "run": run, "inputs": list(INPUTS[:4])}
+    assert dispatch_table.made_of(header) == Origin(**{**MADE, **of})
+    of["inputs"] = header["checked_inputs"] = list(INPUTS)
     assert dispatch_table.made_of(header) == Origin(**{**MADE, **of})

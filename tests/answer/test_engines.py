@@ -127,6 +127,22 @@ def test_of_a_tie_the_one_that_is_advised_everywhere_is_it():
     assert in_engine("diffusers", [tied, tied]).takes == "sdpa"
 
 
+@pytest.mark.parametrize("engine", [*LINES, "transformers"])
+@pytest.mark.parametrize("settings", [{"softcap": 5.0}, {"sinks": True}])
+def test_a_cap_and_sinks_are_handed_over_by_transformers_alone(engine, settings):
+    capped = call({"sdpa": 1, "flex": 2}, **settings)
+    answer = in_engine(engine, [capped])
+    if engine == "transformers":
+        assert answer.lines[-1] == 'model.set_attn_implementation("attnbench:sdpa")'
+    else:
+        assert answer.lines == [] and answer.instead is None
+        refused = (
+            f"{engine} has no sdpa",
+            f"{engine} is not known to hand {next(iter(settings))} to sdpa",
+        )
+        assert answer.why.startswith(refused)
+
+
 def test_what_a_call_needs_beside_its_problem_counts():
     drops = call({"numpy": 1, "sdpa": 2}, details=CallDetails(dropout=0.1))
     assert in_engine("transformers", [drops]).takes == "sdpa"
@@ -135,14 +151,6 @@ def test_what_a_call_needs_beside_its_problem_counts():
 
 
 # ---- the names, where the engines are installed --------------------------------------------------
-
-
-def named(engine):
-    """All words of an engine's lines."""
-    lines = "\n".join(line for each in LINES[engine].values() for line in each)
-    for mark in "\"'.,()[]":
-        lines = lines.replace(mark, " ")
-    return set(lines.split())
 
 
 def test_the_command_line_knows_the_engines_and_the_table_their_variants():
@@ -166,21 +174,3 @@ def test_transformers_has_these_implementations():
     modeling = pytest.importorskip("transformers.modeling_utils")
     known = {"eager", *modeling.ALL_ATTENTION_FUNCTIONS.valid_keys()}
     assert set(TRANSFORMERS.values()) <= known
-
-
-def test_vllm_has_these_backends():
-    registry = pytest.importorskip("vllm.v1.attention.backends.registry")
-    assert {name for name in named("vllm") if name.isupper()} <= set(
-        registry.AttentionBackendEnum.__members__
-    )
-
-
-def test_diffusers_has_these_backends_and_those_refuse_a_mask():
-    dispatch = pytest.importorskip("diffusers.models.attention_dispatch")
-    known = {name.value: name for name in dispatch.AttentionBackendName}
-    for variant, (line, *_) in LINES["diffusers"].items():
-        name = known[line.split('"')[1]]
-        if variant in NO_MASK - {"sdpa.flash"}:
-            q, mask = torch.ones(1, 4, 1, 8), torch.ones(4, 4, dtype=torch.bool)
-            with pytest.raises(ValueError, match="attn_mask"):
-                dispatch._AttentionBackendRegistry._backends[name](q, q, q, attn_mask=mask)

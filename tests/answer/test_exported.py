@@ -4,7 +4,9 @@ import pytest
 
 import impls
 from attnbench.answer.choose import Wants
+from attnbench.answer.dispatch_table import DispatchTable
 from attnbench.core.disk import StoreError
+from attnbench.core.record import Determinism
 from attnbench.features.choose.export import table_of
 from tests.verbs import chosen_runs as made
 
@@ -19,13 +21,6 @@ def ranges(table):
     return [[(r.first, r.last, r.variant) for r in e.ranges] for e in table.entries]
 
 
-def test_one_that_leads_throughout_takes_all_that_was_measured_and_no_more(tmp_path):
-    table = exported(tmp_path, made.lines(("forward", "train"), sdpa=1.0, matmul=2.0))
-    assert ranges(table) == [[(128, 2048, "sdpa")], [(128, 2048, "sdpa")]]
-    assert [e.phase for e in table.entries] == ["forward", "train"]
-    assert {r.queries for e in table.entries for r in e.ranges} == {"same"}
-
-
 def test_where_another_takes_over_is_found_between_the_lengths(tmp_path):
     each_s = made.quadratic(made.problem(700)) / 700  # a token's, slower below that
     problems = map(made.problem, made.LENGTHS)
@@ -37,12 +32,37 @@ def test_where_another_takes_over_is_found_between_the_lengths(tmp_path):
     assert start == pytest.approx(700, rel=0.03)
 
 
+def test_a_table_for_the_same_bits_has_one_variant_for_every_batch(tmp_path):
+    same, apart = (Determinism(repeats=True, batch=x, place=True) for x in (True, False))
+    records = [r.with_(determinism=same) for r in made.lines(sdpa=2.0)]
+    records += [r.with_(determinism=apart) for r in made.lines(matmul=1.0)]
+    assert ranges(exported(tmp_path / "any", records)) == [[(128, 2048, "matmul")]]
+    table = exported(tmp_path, records, same_bits=True)
+    assert ranges(table) == [[(128, 2048, "sdpa")]] and table.made.same_bits
+    table.write(tmp_path / "table.json")
+    (entry,) = DispatchTable.read(tmp_path / "table.json").entries
+    assert {entry.takes(batch, 512, 512) for batch in (1, 3, 4096)} == {"sdpa"}
+    more = [r.with_(problem=r.problem.with_(batch=4)) for r in records]
+    with pytest.raises(StoreError, match="rests on one batch, and the run measured 1, 4"):
+        exported(tmp_path / "two", [*records, *more], same_bits=True)
+
+
+def test_what_calls_set_makes_entries_of_their_own(tmp_path):
+    some = [made.record("matmul", made.problem(n, softcap=5.0, sinks=True), 1.0) for n in (64, 128)]
+    found = exported(tmp_path, [*made.lines(sdpa=1.0), *some]).entries
+    own = [(e.parameters, e.ranges[0].variant) for e in found]
+    assert own == [({}, "sdpa"), ({"softcap": 5.0, "sinks": True}, "matmul")]
+
+
 def test_what_a_call_can_t_say_is_left_out(tmp_path):
     windowed = made.lines(mask="window:64,0", sdpa=1.0)
     (entry,) = exported(tmp_path / "one", [*made.lines(("decode",), sdpa=1.0), *windowed]).entries
     assert (entry.phase, entry.ranges[0].queries) == ("decode", 1)
     with pytest.raises(StoreError, match="holds nothing for a dispatch table"):
         exported(tmp_path / "other", windowed)
+    p = made.problem(128, lse=True)
+    with pytest.raises(StoreError, match="holds nothing for a dispatch table"):
+        exported(tmp_path / "sums", [made.record("einsum", p, 1e-3)])
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ import pytest
 import impls
 from attnbench.answer import maps
 from attnbench.answer.maps import WIDTH, BadEmbeddings, tokens_of, vectors_of
-from attnbench.core.settings import Settings
-from attnbench.sweep.engine import LocalEngine
 from impls.problem import InvalidProblem
 
 MANY = 11
@@ -43,16 +41,6 @@ def test_a_variant_that_takes_no_sentence_or_fails_is_refused_with_its_reason():
         maps.ask(Engine({}), layer, "none", [[1.0]], 1.0)
     with pytest.raises(InvalidProblem, match="no map can be drawn: it broke"):
         maps.ask(Engine({"error": "it broke"}), row, "none", [[1.0]], 1.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "last"), [("mean_v", [0.25] * 4), ("matmul", None)])
-def test_a_worker_gives_the_map_that_the_mathematics_gives(name, last):
-    vectors = vectors_of(["a", "b", "c", "d"], None)
-    with LocalEngine(Settings()) as engine:
-        weights = maps.ask(engine, impls.table().find(name), "causal", vectors, 60.0)
-    assert [sum(row) for row in weights] == pytest.approx([1.0] * 4, abs=1e-3)
-    assert last is None or weights[3] == pytest.approx(last)
 
 
 def cosine(a, b):

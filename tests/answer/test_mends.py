@@ -72,12 +72,22 @@ def test_just_what_gains_is_advised(costs, keys, ratio):
 
 
 def test_the_mended_call_is_written_whole():
-    scaled = replace(FORM, scale=0.05, dropout=0.1)
-    found = priced(scaled, mask=5.0, repeats=5.0)
+    dropping, scaled = replace(FORM, dropout=0.1), PROBLEM.with_(scale=0.05)
+    found = Pricer(Engine(mask=5.0, repeats=5.0), scaled, dropping).price()
     assert found.code == (
         "out = F.scaled_dot_product_attention("
         "q, k, v, is_causal=True, dropout_p=0.1, scale=0.05, enable_gqa=True)",
     )
+
+
+@pytest.mark.parametrize("api", ["products", "eager"])
+@pytest.mark.parametrize("settings", [{"softcap": 50.0}, {"sinks": True}, {"scale": 0.1}])
+def test_torchs_function_is_advised_for_no_cap_and_no_sinks(api, settings):
+    """Nor is a change of the mask, which comes with it."""
+    written = replace(UNASKED, api=api)
+    keys = [mend.key for mend in mends(written, PROBLEM.with_(**settings))]
+    assert ("sdpa" in keys and "is_causal" in keys) == ("scale" in settings)
+    assert "no_grad" in keys and ("scale" in settings or len(keys) == 1)
 
 
 def test_a_variant_that_takes_a_call_s_place_is_named():
@@ -97,8 +107,8 @@ def test_tensors_of_three_axes_are_handed_over_with_four(api):
     three = TensorForm((4, 256, 64), (16384, 64, 1), "float32")
     engine = Engine()
     engine.ask = lambda question, _: answer(0.5, 2.0)
-    form = CallForm(api, three, three, three, scale=0.1)
-    found = Pricer(engine, PROBLEM.with_(batch=4, heads=1, kv_heads=1, mask=Mask()), form).price()
+    form, p = CallForm(api, three, three, three), PROBLEM.with_(batch=4, heads=1, kv_heads=1)
+    found = Pricer(engine, p.with_(mask=Mask(), scale=0.1), form).price()
     assert found.code == (
         "out = F.scaled_dot_product_attention(q[None], k[None], v[None], scale=0.1)[0]",
     )
@@ -109,7 +119,7 @@ def test_on_a_gpu_a_kernel_is_put_first_by_sdpa_kernel():
     firsts = []
     for mend in some:
         assert mend.words.startswith("wrap in sdpa_kernel([SDPBackend.")
-        scope, call = lines(mend.change(FORM), [mend.key])
+        scope, call = lines(mend.change(FORM), [mend.key], PROBLEM)
         assert scope == f"with {mend.words.removeprefix('wrap in ')}:"
         assert call.startswith("    out = F.scaled_dot_product_attention(q, k, v, attn_mask=")
         firsts.append(scope.partition("SDPBackend.")[2].partition(",")[0])

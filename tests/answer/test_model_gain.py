@@ -18,6 +18,7 @@ from attnbench.answer.paste import CallDetails
 from attnbench.answer.ranking import Candidate
 from attnbench.core.call import CallForm, TensorForm
 from attnbench.core.stats import Interval
+from impls.problem import Problem
 
 EXACT = Interval.exactly
 X = TensorForm((1, 4, 256, 64), (65536, 16384, 64, 1), "float32")
@@ -130,6 +131,7 @@ def test_shares_that_can_not_be_are_refused(shares):
 # ---- one implementation for a whole model --------------------------------------------------------
 
 FASTER = {"sdpa": 2.0, "chunked": 1.0}
+BESIDE = Problem(sinks=True)
 
 
 def call(seconds, *, uses="sdpa", site="here", setup_s=0.0, **more):
@@ -149,6 +151,8 @@ def call(seconds, *, uses="sdpa", site="here", setup_s=0.0, **more):
         ([call({"sdpa": 1.0}), call({"sdpa": 1.0, "flex": 3.0}, uses="flex")], "sdpa"),
         # the fastest, but no layer hands it its gates
         ([call({**FASTER, "gla": 0.5})], "attnbench:chunked"),
+        # transformers' own sdpa leaves sinks out
+        ([call(FASTER | {"sdpa": 0.4}, uses="chunked", problem=BESIDE)], "attnbench:sdpa"),
         # eager, which transformers calls itself: nothing of attnbench's is beside it
         ([call({"matmul": 10e-6, "sdpa": 10.6e-6})], "eager"),
     ],

@@ -12,12 +12,13 @@ from attnbench.answer.paste import (
     lines,
     lines_for,
 )
+from attnbench.core.machine import this_machine, why_not
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import one_problem
 from impls.masks import Mask
 from tests import brute
 from tests.answer.build import problem
-from tests.impls.small import inputs
+from tests.impls.small import draw, inputs, softmax
 
 EXACT = [
     row.name
@@ -28,6 +29,9 @@ CALLS = {
     "none": {"mask": "none"},
     "causal": {"mask": "causal", "heads": 4, "kv_heads": 2},
     "causal, scaled": {"mask": "causal", "scale": 0.05},
+    "capped": {"mask": "causal", "softcap": 2.0},
+    "beside sinks": {"mask": "causal", "heads": 4, "kv_heads": 2, "sinks": True},
+    "all": {"mask": "window:5,0", "scale": 0.5, "softcap": 2.0, "sinks": True},
     "causal over more keys": {"mask": "causal", "q_len": 7},
     "from the first key": {"mask": "causal@upper-left", "q_len": 7},
     "window": {"mask": "window:5,0", "heads": 4, "kv_heads": 2},
@@ -37,35 +41,39 @@ CALLS = {
 COMPILED = ("compiled", "flex", "window.flex")
 
 
-def formula(p, q, k, v, seen, scale=None):
-    """softmax(scale q k^T, where seen) v, in float64."""
-    q, k, v = (x.double() for x in (q, k, v))
-    k, v = (x.repeat_interleave(p.group, 1) for x in (k, v))
-    scores = (q @ k.mT) * (p.head_dim**-0.5 if scale is None else scale)
-    return scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v
+def formula(p, *tensors):
+    """The whole call in float64."""
+    return softmax(p, *(x.double() for x in tensors))
 
 
 def run(code, p, **more):
-    """The value that the lines leave in ``out``, of random q, k and v; and these."""
-    names = dict(zip("qkv", inputs(p), strict=True))
-    qkv = tuple(names.values())
+    """The value that the lines leave in ``out``, of random inputs; and these."""
+    names = dict(zip((*"qkv", "sinks"), draw(p), strict=False))
+    tensors = tuple(names.values())
     exec("\n".join(code), names | more, names)
-    return names["out"], qkv
+    return names["out"], tensors
 
 
 def supported(variant, call):
     """The problem, unless the row doesn't take it, or is one for windows, which build refuses."""
-    sizes = {name: value for name, value in call.items() if name != "scale"}
-    p = problem(24, **{"width": 16, **sizes})
+    p = problem(24, **{"width": 16, **call})
     row = impls.own_rows()[variant]
     for_windows = variant.startswith("window.") and "window" not in p.mask.kinds
     return p if row.supports(p) is None and not for_windows else None
 
 
+def marks_of(row):
+    """Slow is what compiles, and what needs an extra; the latter only runs where that is."""
+    missing = why_not(row, this_machine()) is not None
+    extra = [pytest.mark.skipif(missing, reason="its library is not installed")]
+    slow = row.name in COMPILED or row.family == "external"
+    return [pytest.mark.slow] * slow + extra * (row.family == "external")
+
+
 PRINTED = [
-    pytest.param(variant, call, id=f"{variant}-{name}", marks=[pytest.mark.slow] * slow)
+    pytest.param(variant, call, id=f"{variant}-{name}", marks=marks)
     for variant in EXACT
-    for slow in [variant in COMPILED]
+    for marks in [marks_of(impls.own_rows()[variant])]
     for name, call in CALLS.items()
     if supported(variant, call)
 ]
@@ -74,9 +82,9 @@ assert PRINTED
 
 @pytest.mark.parametrize(("variant", "call"), PRINTED)
 def test_the_lines_compute_the_whole_call(variant, call):
-    p, scale = supported(variant, call), call.get("scale")
-    out, qkv = run(lines(variant, p, CallDetails(scale)), p)
-    want = formula(p, *qkv, torch.from_numpy(p.mask.visible(p.shape)), scale)
+    p = supported(variant, call)
+    out, tensors = run(lines(variant, p), p)
+    want = formula(p, *tensors)
     torch.testing.assert_close(out.double(), want, atol=1e-5, rtol=1e-5)
 
 
@@ -133,8 +141,8 @@ def test_weights_are_dropped_as_often_as_the_call_says(variant):
         ("window.flex", CallDetails(dropout=0.1), "does no dropout, and the call drops 0.1"),
         ("sdpa", CallDetails(returns="lse"), "returns the output alone, and the call needs the "
          "log-sum-exp"),
+        ("chunked", CallDetails(returns="lse"), "the call needs it: --lse measures it with"),
         ("matmul", CallDetails(returns="weights"), "needs the weights"),
-        ("linear.elu", CallDetails(scale=0.5), "has no scores to scale"),
     ],
 )  # fmt: skip
 def test_where_a_variant_cannot_do_the_call_there_are_no_lines_but_a_reason(variant, details, why):
@@ -147,6 +155,10 @@ def test_a_problem_is_said_whole_or_beside_what_is_the_default():
     words = "--seq 24 --batch 1 --heads 6 --kv-heads 2 --head-dim 64 --v-head-dim 32"
     rest = "--dtype float32 --mask causal --phase decode --inputs peaky --device cpu"
     assert " ".join(command_words(p)) == f"{words} {rest}"
+    third = problem(24, scale=1 / 3, softcap=50.0, sinks=True)
+    assert command_words(third, whole=False)[2:] == [
+        "--scale", str(1 / 3), "--softcap", "50", "--sinks",
+    ]  # fmt: skip
     cross = problem(24, q_len=7, batch=3)
     assert command_words(cross, whole=False) == ["--seq", "7x24", "--batch", "3"]
     (default,) = problems(one_problem("cpu"))
@@ -155,8 +167,8 @@ def test_a_problem_is_said_whole_or_beside_what_is_the_default():
 
 def test_torch_s_own_function_is_called_by_its_own_name_where_that_says_all():
     own = "out = F.scaled_dot_product_attention(q, k, v, is_causal=True)"
-    assert CallDetails.of(problem(24), 1 / 64**0.5) == CallDetails()  # nothing to write
-    assert lines("sdpa", problem(24))[-1] == own
+    assert lines("sdpa", problem(24, scale=1 / 64**0.5))[-1] == own  # nothing to write
+    assert lines("sdpa", problem(24, sinks=True))[0] == "import attnbench"
     assert lines("sdpa.flash", problem(24))[-1] == "    " + own
     assert "attnbench" in lines("sdpa", problem(24, mask="window:5,0"))[0]
     assert "attnbench" in lines("sdpa", problem(24, q_len=7))[0]  # its causal is upper-left there
@@ -167,8 +179,8 @@ def test_calls_with_several_masks_are_given_each_its_own():
     p = problem(24, width=16)
     for mask in ("causal", "window:5,0"):
         out, qkv = run(lines("sdpa", p, any_mask=True), p, mask=mask)
-        seen = torch.from_numpy(Mask.parse(mask).visible(p.shape))
-        torch.testing.assert_close(out.double(), formula(p, *qkv, seen), atol=1e-5, rtol=1e-5)
+        want = formula(p.with_(mask=Mask.parse(mask)), *qkv)
+        torch.testing.assert_close(out.double(), want, atol=1e-5, rtol=1e-5)
 
 
 def test_a_variant_of_a_file_is_named_with_the_file(tmp_path):
@@ -177,11 +189,21 @@ def test_a_variant_of_a_file_is_named_with_the_file(tmp_path):
         "from impls.spec import Variant\n"
         "ROWS = [Variant('mine', 'written out', 'mine', 'softmax', 'impls.dense.matmul:build')]\n"
     )
-    p = problem(24, width=16)
-    out, qkv = run(lines("mine", p, CallDetails(0.05), [str(file)]), p)
-    want = formula(p, *qkv, torch.from_numpy(p.mask.visible(p.shape)), 0.05)
+    p = problem(24, width=16, scale=0.05)
+    out, qkv = run(lines("mine", p, tables=[str(file)]), p)
+    want = formula(p, *qkv)
     torch.testing.assert_close(out.double(), want, atol=1e-5, rtol=1e-5)
     assert lines("mine", p, CallDetails(dropout=0.1), [str(file)]) == []
+
+
+@pytest.mark.parametrize("variant", ["sdpa", "matmul", "chunked"])
+def test_transformers_own_function_is_named_where_it_leaves_nothing_out(variant):
+    """Its sdpa raises for a soft cap, and drops sinks without a word; its eager does both."""
+    plain, beside = problem(24, scale=0.1), problem(24, sinks=True)
+    own = {"sdpa": "sdpa", "matmul": "eager"}.get(variant, f"attnbench:{variant}")
+    assert in_transformers(variant, problems=[plain])[-1].endswith(f'("{own}")')
+    own = "attnbench:sdpa" if variant == "sdpa" else own
+    assert in_transformers(variant, problems=[plain, beside])[-1].endswith(f'("{own}")')
 
 
 @pytest.mark.parametrize("variant", ["sdpa", "sdpa.flash", "chunked?block=8"])

@@ -46,26 +46,6 @@ def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
     assert plain["problem"] == answer.problem.to_dict()
 
 
-def test_what_is_said_to_be_slower_is_slower_than_what_is_advised_and_not_than_the_fastest_alone():
-    some = [one("fast", 1e-3), one("sdpa", 1.04e-3), one("mid", 1.07e-3), one("slow", 2e-3)]
-    answer = only(*some)
-    assert (answer.winner, answer.equal, answer.next) == ("sdpa", ("fast",), "slow")
-    assert answer.lead.value == pytest.approx(2 / 1.04)
-    assert only(*some[:3]).next is None
-
-
-def test_lengths_are_one_stretch_where_the_same_lead_and_the_same_one_is_advised():
-    found = [
-        timed(name, n, time, near=0)
-        for n, own in ((64, (1, 1.01)), (128, (1.01, 1)), (256, (1.01, 1)))
-        for name, time in zip("ab", own, strict=True)
-    ]
-    (regime,) = regimes(found)
-    found = standings.stretches(standings.standings(regime))
-    spans = [(each.span, each.last.answer.winner) for each in found]
-    assert spans == [("64", "a"), ("128 to 256", "b")]
-
-
 @pytest.mark.parametrize(
     ("a", "b", "frugal"), [(10, 5, ("b", 5, 2.0)), (10, 6, None), (10, None, None), (None, 5, None)]
 )
@@ -279,17 +259,6 @@ def crossed(*records):
     return standings.crossings(found, standings.standings(found))
 
 
-def test_powers_cross_where_they_are_equal():
-    laws = {"cube": (1e-9, 3), "square": (2e-7, 2), "linear": (2e-4, 1)}
-    records = [timed(v, n, a * n**power) for n in LENGTHS for v, (a, power) in laws.items()]
-    found = crossed(*records)
-    assert [str(c) for c in found] == [
-        "square overtakes cube between 128 and 256 (about 200)",
-        "linear overtakes cube between 256 and 512 (about 447)",
-        "linear overtakes square between 512 and 2,048 (about 1,000)",
-    ]
-
-
 @pytest.mark.parametrize(
     ("ratios", "at"),
     [
@@ -344,12 +313,6 @@ def test_closeness_counts_all_problems_with_two_exact_times():
     places = [(1, 256), (1, 512), (1, 1024), (4, 256)]  # a problem on two lines counts once
     records = [timed(v, n, t, batch=b) for b, n in places for v, t in (("a", 1.0), ("b", 2.0))]
     assert [(c.problems, len(c.ratios)) for c in near(*records).values()] == [(4, 4)] * 2
-
-
-@pytest.mark.parametrize("factor", [1.05, 1.1, 1.25, 1.5, 2.0])
-def test_a_variant_keeps_to_the_least_factor_on_most_problems(factor):
-    assert standings.Closeness("a", (1.0,) * 8 + (factor, 9.0), 10).mostly() == (factor, 9)
-    assert standings.Closeness("a", (1.0, factor + 1.1), 2).mostly() == (2.0, 1)
 
 
 def test_the_nearest_over_all_come_first_and_what_has_no_time_last():

@@ -24,7 +24,7 @@ TABLE = impls.table()
 
 
 def test_each_claim_says_where_it_was_read_and_how_it_is_measured():
-    assert len({each.name for each in ALL}) == len(ALL) == 32
+    assert len({each.name for each in ALL}) == len(ALL) == 33
     for each in ALL:
         source, names = each.source, [point.name for point in each.points]
         assert all(source[x] for x in ("title", "author", "where", "read")), each.name
@@ -61,6 +61,8 @@ OTHER, NOT_RUN = claims.ClaimVerdict.NEEDS_OTHER_HARDWARE, claims.ClaimVerdict.N
         (Needs(gpu="H200"), BOX, OTHER, "no NVIDIA GPU"),
         (Needs(gpu="H200"), OTHER_GPU, OTHER, "GH200"),
         (Needs(gpu="H200"), WITH_GPU, None, ""),
+        (Needs(gpu="H100 or H200"), WITH_GPU, None, ""),
+        (Needs(gpu="H100 or H200"), OTHER_GPU, OTHER, "an NVIDIA H100 or H200, and"),
         (Needs(gpu="H200"), replace(WITH_GPU, torch_cuda=None), NOT_RUN, "install a CUDA build"),
         (Needs(variants=("flash_attn4",)), WITH_GPU, NOT_RUN, "flash-attn-4"),
         (Needs("", ("torch>=99",), ("matmul",)), WITH_GPU, NOT_RUN, "torch>=99"),

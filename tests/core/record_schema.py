@@ -71,7 +71,7 @@ def _problem() -> dict[str, Any]:
     names = [field.name for field in fields(Problem) if field.name not in PARAMETERS]
     positive = {"type": "number", "exclusiveMinimum": 0}
     parameters = {
-        name: {**({"const": True} if each.is_input else positive), "description": each.about}
+        name: {**({"const": True} if each.is_flag else positive), "description": each.about}
         for name, each in PARAMETERS.items()
     }
     return {

@@ -1,5 +1,7 @@
 """Sizes and times as people write them, and numbers and names as they read them."""
 
+import math
+
 import pytest
 
 from attnbench.core import format as written
@@ -63,13 +65,22 @@ def test_a_kernel_is_called_what_its_function_is_or_what_it_does_to_each_number(
     ("form", "said"),
     [
         ("flop_rate", {7.8e14: "780 TFLOP/s", 9.99e11: "999 GFLOP/s", 1e9: "1 GFLOP/s"}),
-        ("three", {-1.314: "-1.31", -1234.5: "-1,230", -2e-5: "-2e-5"}),
+        ("three", {-1.314: "-1.31", -1234.5: "-1,230", -2e-5: "-2e-5", 1e-6: "1e-6"}),
+        ("duration", {0.523: "523 ms", 0.9999: "1 s", 3.99e-5: "39.9 µs", 12345: "3.4 h"}),
         ("duration", {1.5e-8: "0.015 µs", 0.00099999: "1 ms", 119: "119 s", 1234.5: "21 min"}),
         ("roughly", {0: "1 s", 4.09: "4 s", 119.6: "2 min", 5390: "1.5 h"}),
         ("size", {0: "0 B", 1010: "1,010 B", 1023.9: "1 KiB", 1536: "1.5 KiB", 1 << 40: "1 TiB"}),
+        ("size", {3350: "3.27 KiB", 3 << 30: "3 GiB"}),
         ("joules", {2e-6: "2 µJ", 0.0012: "1.2 mJ", 1500.0: "1.5 kJ"}),
+        ("tokens", {4096: "4k", 512: "512", 1500: "1,500"}),
+        ("figures", {0.000386: "0.000386", 3.0649: "3.06", 45.35: "45.4", 999.6: "1,000"}),
+        ("figures", {1240.4: "1,240", 1e-9: "1.0e-09", 0: "0", math.inf: "–", None: "–"}),
+        ("ratio", {1.3: "1.30×", 12.345: "12.3×", 0.0304: "0.0304×", None: "–"}),
+        ("percent", {0.35: "35\u00a0%", 1.041: "104\u00a0%", 0.0726: "7.3\u00a0%", None: "–"}),
+        ("percent", {0: "0\u00a0%", -0.4: "-40\u00a0%", 3.1e-3: "0.31\u00a0%"}),
         ("for_sheet", {-1: -1, "-1": "-1", "=1+1": "'=1+1", "+x": "'+x"}),
+        ("positive", dict.fromkeys([None, 0, -1.0, math.nan, math.inf, "1", True]) | {2: 2.0}),
     ],
 )
-def test_amounts_are_written_with_three_digits(form, said):
+def test_amounts_are_written_with_three_digits_and_a_unit(form, said):
     assert {value: getattr(written, form)(value) for value in said} == said

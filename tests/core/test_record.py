@@ -55,14 +55,6 @@ def test_the_file_is_what_the_types_say():
         "write it anew: python -m tests.core.record_schema > attnbench/record.schema.json"
     )
     VALID.check_schema(VALID.schema)
-    parts = VALID.schema["$defs"]
-    problem = parts["Record"]["properties"]["problem"]["properties"]
-    words = {name: problem[name]["enum"] for name in ("dtype", "phase", "level")}
-    assert words == {"dtype": list(DTYPES), "phase": list(PHASES), "level": list(get_args(Level))}
-    assert list(problem) == list(Problem.__dataclass_fields__)
-    assert set(parts["Status"]["enum"]) == set(Status)
-    text = parts["Record"]["properties"]["setup_s"]["description"]
-    assert text.startswith("Building, and what the first call took")
 
 
 @pytest.mark.parametrize("path", RUNS, ids=[path.parent.name for path in RUNS])

@@ -245,15 +245,16 @@ WALK = np.cumsum(np.random.default_rng(19).normal(0, 0.01, 4000))
 
 
 @pytest.mark.parametrize(
-    ("slow", "equal"),
+    ("slow", "equal", "cap"),
     [
-        pytest.param(lambda t: 1.0 if t < 15 else 1.3, 90, id="a step in the middle"),
-        pytest.param(lambda t: math.exp(WALK[int(t) % len(WALK)]), 90, id="a walk"),
-        pytest.param(lambda t: 1 + 0.02 * t, 0, id="a climb"),  # 2 % from one to the next
+        pytest.param(lambda t: 1.0 if t < 15 else 1.3, 90, 2560, id="a step in the middle"),
+        pytest.param(lambda t: math.exp(WALK[int(t) % len(WALK)]), 90, 2560, id="a walk"),
+        pytest.param(lambda t: 1 + 0.02 * t, 0, 320, id="a climb"),  # 2 % from one to the next
     ],
 )
-def test_a_machine_that_drifts_makes_no_difference_and_hides_none(slow, equal):
-    same = [taken(1.0, slow=slow, noise=0.005, seed=seed)[0].verdict for seed in range(100)]
+def test_a_machine_that_drifts_makes_no_difference_and_hides_none(slow, equal, cap):
+    rule, some = StopRule(0.01, cap=cap), range(100)
+    same = [taken(1.0, rule, slow=slow, noise=0.005, seed=seed)[0].verdict for seed in some]
     assert not {FASTER, SLOWER} & set(same)
     assert same.count(EQUIVALENT) >= equal
     slower = [taken(1.05, slow=slow, noise=0.03, seed=seed)[0].verdict for seed in range(30)]

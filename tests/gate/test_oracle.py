@@ -15,7 +15,7 @@ from attnbench.gate.oracle import compare, exact, recomputed, sample_rows, softm
 from attnbench.gate.reference import defined, judge
 from impls.lowrank.mean_v import definition as mean_definition
 from impls.masks import Mask
-from impls.problem import Problem
+from impls.problem import INPUTS, Problem
 from tests.brute import bias, saved, visible
 
 MASKS = (
@@ -272,7 +272,7 @@ def test_nothing_wanted_and_something_given_is_an_infinite_relative_error():
 
 
 def test_the_seed_decides_values_and_the_problem_their_shapes_and_dtype(truth):
-    for kind in ("normal", "peaky", "outliers", "equal_keys"):
+    for kind in INPUTS:
         problem = truth.problem(inputs=kind)
         first, again, other = (make(problem, seed) for seed in (3, 3, 4))
         for a, b, c in zip(*(x.values() for x in (first, again, other)), strict=True):
@@ -321,6 +321,20 @@ def test_equal_keys_come_in_runs_while_queries_and_values_differ(truth):
     assert not torch.equal(k[:, :, RUN - 1], k[:, :, RUN])
     for x in (q, v):
         assert len(x[0, 0].unique(dim=0)) == 150
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shape"),
+    [({"kv_heads": 1}, {}), ({"head_dim": 1}, {}), ({}, {"scale": 1.0, "dtype": "bfloat16"})],
+)
+def test_every_score_of_sunk_lies_below_the_range_of_exponentials(truth, sizes, shape):
+    problem = truth.problem(q_len=64, kv_len=64, inputs="sunk", **sizes, **shape)
+    q, k, v = (x.double() for x in make(problem, 0).values())
+    scores = q @ k.mT * problem.scale
+    assert -128 < float(scores.mean()) < -104 and float(scores.max()) < -88.8  # ln of its largest
+    if problem.head_dim > 1:
+        assert float(scores.std()) > 0.5, "keys still differ"
+    assert float(v.mean()) == pytest.approx(0.0, abs=0.1)
 
 
 def test_captured_arrays_are_read_and_cast(truth, tmp_path):

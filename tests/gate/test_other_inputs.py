@@ -6,7 +6,7 @@ from attnbench.answer.ranking import answers
 from attnbench.answer.regimes import regimes
 from attnbench.answer.standings import closeness
 from attnbench.core.job import Job
-from attnbench.gate.other_inputs import SHORT, shortened
+from attnbench.gate.other_inputs import SHORT, OtherInputs, shortened
 from attnbench.gate.plants import PLANTS
 from attnbench.meter.cell import Bench
 from impls import table
@@ -53,6 +53,32 @@ def test_what_computes_something_else_is_held_to_its_own_definition(name):
     assert (str(record.status), record.wrong_on) == ("measured", "")
 
 
+def test_padding_scored_0_is_wrong_where_scores_lie_far_below_zero_and_blocks_are_padded():
+    (plant,) = (plant for plant in PLANTS if plant.row.name == "planted.padding")
+    bench, p = Bench(), plant.problem
+    assert p.kv_len % 128 == SHORT % 128 == 64 and p.gradients
+    record = judged(plant.row, p, bench)
+    assert record.status == "measured" and record.wrong_on.startswith("sunk: ")
+    sunk = judged(plant.row, p.with_(inputs="sunk"), bench)
+    assert sunk.status == "wrong" and "not finite in dq" in sunk.reason
+    for right in (plant.row, table().find("matmul")):  # no padding; none of it
+        lengths = {"q_len": 256, "kv_len": 256} if right is plant.row else {}
+        assert judged(right, p.with_(inputs="sunk", **lengths), bench).status == "measured"
+
+
+def test_a_maximum_that_begins_at_zero_is_wrong_where_scores_lie_far_below_it():
+    def build(p):
+        def attend(q, k, v):
+            scores = q @ k.mT * p.scale
+            weights = (scores - scores.amax(-1, keepdim=True).clamp(min=0)).exp()
+            return weights @ v / weights.sum(-1, keepdim=True)
+
+        return attend, None
+
+    wrong_on = OtherInputs().wrong_on(table().find("matmul"), problem(mask="none"), 0, build)
+    assert wrong_on.startswith("sunk: ") and "not finite" in wrong_on
+
+
 def test_a_variant_is_tried_once_for_all_lengths(monkeypatch):
     tried, bench = [], Bench()
     found = bench._other_inputs._tried
@@ -64,7 +90,7 @@ def test_a_variant_is_tried_once_for_all_lengths(monkeypatch):
 
 
 def test_the_plant_that_overflows_has_a_time_and_is_in_no_answer():
-    (plant,) = (plant for plant in PLANTS if plant.kind == "every kind")
+    plant = next(plant for plant in PLANTS if plant.row.name == "planted.overflows")
     bench, p = Bench(), problem(64, "none")
     rows = plant.row, table().find("matmul"), table().find("bmm")
     measured = [bench.measure(Job(row, p, budget_s=0.01)) for row in rows]

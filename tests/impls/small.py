@@ -8,6 +8,7 @@ import impls
 from attnbench.gate.gate import gate
 from attnbench.gate.inputs import make
 from attnbench.gate.reference import judge
+from attnbench.gate.selection import judged_by
 from impls import operators
 from impls.loading import load_function
 from impls.masks import Mask
@@ -27,6 +28,8 @@ OPTIONS = {  # that make a few dozen tokens several blocks, chunks, landmarks or
     "bigbird": ["", "block=8&globals=1&random=2"], "topk": ["k=1", "k=6"],
     "lsh": ["rounds=3&bucket=8", "rounds=3&bucket=8&shared=true"],
     "routing": ["", "clusters=4&window=30&seed=2"],
+    "moba": ["block=8&top=3", "block=7&top=1"], "nsa": ["block=8&top=4&window=5"],
+    "dsa": ["top=6"],
     "linformer": ["rank=7", "projection=random&rank=9&seed=3"],
     "nystrom": ["landmarks=7", "landmarks=7&iterations=2"],
     "performer": ["", "features=20&chunk=7&seed=2"], "rfa": ["", "chunk=7&seed=2"],
@@ -74,7 +77,9 @@ def verdict(label, p, seed=0):
     """The verdict of the ruler's gate on a row: its ``reason`` is None where it holds."""
     row = TABLE.find(label)
     assert row.supports(p) is None
-    return gate(judged(p, seed).of(row.operator), *both_forms(label, p), seed)
+    attend, define = both_forms(label, p)
+    define = judged_by(p, define, attend, operators.inputs(row.operator, p))
+    return gate(judged(p, seed).of(row.operator), attend, define, seed)
 
 
 def both_give(label, p, tensors, want, *, head=(), **close):

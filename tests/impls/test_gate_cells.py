@@ -40,7 +40,7 @@ AXES = {
     "widths": ((16, 16), (16, 24), (8, 5), (7, 7)),
     "phase": ("train", "train", "forward", "backward", "decode"),
     "dtype": ("float32", "bfloat16", "float16", "float64"),
-    "inputs": ("normal", "peaky", "outliers", "equal_keys"),
+    "inputs": ("normal", "peaky", "outliers", "equal_keys", "sunk"),
 }  # fmt: skip
 
 

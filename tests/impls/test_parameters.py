@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import impls
+from attnbench.core.machine import this_machine, why_not
 from attnbench.gate.gate import gate
 from attnbench.gate.inputs import make
 from attnbench.gate.reference import judge
@@ -42,7 +43,11 @@ def cases():
         for mask, settings in itertools.product(MASKS, SETTINGS):
             if row.supports(problem(mask, **settings)) is not None:
                 continue
-            if not any("c++" in need for need in row.requires):
+            if row.family == "external":
+                missing = why_not(row, this_machine()) is not None
+                marks = pytest.mark.slow, pytest.mark.skipif(missing, reason="it is not installed")
+                yield pytest.param(row, mask, settings, marks=marks, id=f"{row.name}-{settings}")
+            elif not any("c++" in need for need in row.requires):
                 yield pytest.param(row, mask, settings, id=f"{row.name}-{mask}-{settings}")
             elif mask in ("causal", "document:30,37") and "sinks" in settings:
                 marks = pytest.mark.slow

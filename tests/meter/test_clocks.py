@@ -278,12 +278,12 @@ def test_a_cells_gpu_is_the_current_one_and_has_its_context(monkeypatch):
 def ceilings(monkeypatch):
     """What is measured by a clock that reads what it is told."""
 
-    def measured(samples, dtypes=("float32",), sizes=(4,), **more):
+    def measured(samples, dtypes=("float32",), sizes=(4,), of_others=False, **more):
         clock = SimpleNamespace(samples=lambda before, call, count: samples(call, count))
         monkeypatch.setattr(clocks, "clock_for", lambda device, phase: clock)
         for name, value in {"product_sizes": sizes, "copy_bytes": (64,), **more}.items():
             monkeypatch.setattr(Device, name, value)
-        return clocks.measure_ceilings("cpu", dtypes)
+        return clocks.measure_ceilings("cpu", dtypes, of_others=of_others)
 
     return measured
 
@@ -293,6 +293,13 @@ def test_the_best_of_the_sizes_and_tries_counts(ceilings):
     got = ceilings(sizes, sizes=(2, 4))
     assert got["flops"] == {"float32": 2 * 4**3 / 16}  # the larger does 8 FLOP/s, the other 4
     assert got["copy"] == {"64": 64 / 32}  # 32 bytes read and 32 written
+
+
+@pytest.mark.parametrize(("asked", "rate"), [(False, 128.0), (True, 512.0)])
+def test_onednns_product_counts_where_that_of_others_does(ceilings, asked, rate):
+    samples = lambda call, n: [0.25 if call().is_mkldnn else 1.0] * n  # noqa: E731
+    got = ceilings(samples, ("float32", "float64", "bfloat16"), of_others=asked)["flops"]
+    assert got == pytest.approx({"float32": rate, "float64": 128.0, "bfloat16": rate})
 
 
 @pytest.mark.parametrize(("where", "rate"), [(True, 256.0), (False, 128.0)])

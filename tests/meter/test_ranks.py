@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 import impls
 from attnbench.core.job import Job
@@ -57,18 +58,20 @@ def sent(row, problem):
     ("row", "more"),
     [
         ("ring", {"phase": "train", "mask": Mask.parse("none"), "kv_heads": 2, "heads": 4}),
+        ("ring", {"phase": "train", "mask": CAUSAL, "dtype": "bfloat16", "lse": True}),
         ("ulysses", {"phase": "train", "dtype": "bfloat16", "v_head_dim": 16}),
         ("ring", {}),
     ],
-    ids=["grouped", "bfloat16", "forward"],
+    ids=["grouped", "log-sums", "bfloat16", "forward"],
 )
 def test_what_is_right_is_measured_and_says_what_each_rank_did(planted, row, more):
     problem = planted.problem(**{"mask": CAUSAL, **more})
-    ceilings = {"flops": {"float32": 1e12}, "copy": {"1000000": 1e11}}
-    asked = {"ceilings": ceilings, "energy": True, "bits": row == "ulysses"}
+    ceilings = {"flops": {problem.dtype: 1e12}, "copy": {"1000000": 1e11}}
+    asked = {"ceilings": ceilings, "energy": True, "bits_s": 0.3 * (row == "ulysses")}
     record = planted.measure(impls.table().find(f"{row}?world=2"), problem, **asked)
     assert (record.status, record.reason) == (Status.MEASURED, "")
-    assert set(record.error) == set(ALL if problem.gradients else ALL[:1])
+    names = ALL if problem.gradients else ALL[:1]
+    assert {*record.error} == {*names, *["lse"] * (problem.lse is True)}
     told, time = record.ranks, record.time
     assert (told.world, told.backend, told.sent_bytes) == (2, "gloo", [sent(row, problem)] * 2)
     assert (time.clock, time.audit_clock) == ("ranks", "e2e")
@@ -153,15 +156,17 @@ def test_the_rank_at_fault_is_named():
 
 
 def test_pages_are_the_same_memory_wherever_they_are_mapped():
-    problem = Cells.problem(batch=2, heads=4, head_dim=3, v_head_dim=5, phase="train")
+    more = {"phase": "train", "dtype": "bfloat16", "lse": True}
+    problem = Cells.problem(heads=1, kv_heads=1, q_len=31, head_dim=3, v_head_dim=4, **more)
     with ranks.shared_file("pages") as place:
         made, other = pages(problem, place), pages(problem, place)
-    assert list(made) == ["q", "k", "v", "dq", "dk", "dv", "out", "dout"]
+    assert sorted(made) == ["dk", "dlse", "dout", "dq", "dv", "k", "lse", "out", "q", "v"]
     for number, tensor in enumerate(made.values()):
         tensor.fill_(number)
     for number, tensor in enumerate(other.values()):
         assert bool((tensor == number).all())  # each has a place of its own
-    assert (other["out"].shape, other["dk"].shape) == ((2, 4, 32, 5), (2, 2, 32, 3))
+    assert (other["out"].shape, other["dk"].shape) == ((1, 1, 31, 4), (1, 1, 32, 3))
+    assert (other["lse"].dtype, other["out"].dtype) == (torch.float32, torch.bfloat16)
 
 
 class Scripted:

@@ -107,6 +107,15 @@ def test_under_autocast_the_variant_gets_autocasts_dtype_and_runs_outside_of_it(
         assert seen.pop() == (wanted, False) and not seen
 
 
+def test_under_autocast_sinks_are_of_the_queries_dtype():
+    q, k, v = qkv(9)
+    sinks = torch.zeros(4, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = variant("einsum")(q, k, v, sinks=sinks)
+    out.sum().backward()
+    assert out.dtype == torch.bfloat16 and sinks.grad.dtype == torch.float32
+
+
 def test_an_approximation_is_scaled_as_softmax_is_and_a_rounded_usual_scale_is_the_usual_one():
     q, k, v = qkv(9, kv_heads=4)
     own, near = variant("linear.elu"), variant("nystrom")
@@ -141,6 +150,7 @@ def test_dropped_weights_are_zero_as_often_as_was_asked_and_the_others_larger(na
 
 
 LEARNED, (Q, K, V) = torch.zeros(9, 9, requires_grad=True), qkv(9)
+GATED, G = {"mask": "causal"}, torch.full((2, 2, 9, 8), -0.5)
 REFUSED = [
     ("linear.elu", {"mask": left_padded()}, r"^linear\.elu takes the masks none, causal on cpu"),
     ("window.blocked", {"is_causal": True}, r"^window\.blocked needs a window in the mask"),
@@ -155,7 +165,28 @@ REFUSED = [
     ("einsum", {"q": Q[:1]}, r"k is \[batch, .*here with batch 1, .*its shape is \(2, "),
     ("einsum", {"v": V[:, :, :5]}, r"v is \[.*here with batch 2, kv_heads 2, kv_len 9; "),
     ("einsum", {"sinks": torch.zeros(3)}, r"sinks is \[heads\], here with heads 4; .* \(3,\)"),
+    ("einsum", {"sinks": [0.0]}, "sinks must be a tensor, as q, k and v are"),
+    ("einsum", {"sinks": torch.zeros(4).double()}, "be float32 on cpu, as q is, and is float64 on"),
+    ("einsum", {"sinks": torch.zeros(4, device="meta")}, "is float32 on meta"),
+    ("sdpa", {"return_lse": True}, "sdpa takes no lse"),
+    ("einsum", {"lse": Q}, "it takes no lse; by name it takes sinks; return_lse=True asks for"),
+    ("einsum", {"v_in_k": True}, r"it takes no v_in_k; .*; v=k\[\.\.\., :n\] is a view"),
     ("einsum", {"g": Q}, "it takes no g; by name it takes sinks"),
+    ("einsum", {"scale": "1"}, "scale is '1'; it must be a number above 0"),
+    ("einsum", {"mask": "blocks:4,4"}, "the blocks add up to 8 tokens, but the problem has 9 keys"),
+    ("gla", {**GATED, "g": -G}, "gla: g must be 0 or below, and goes from 0.5 to 0.5"),
+    ("gla", {**GATED, "g": G.long()}, "g must be float32 on cpu, as q is, and is int64 on cpu"),
+    (
+        "delta",
+        {**GATED, "beta": G[..., 0] * -5},
+        "beta must be 0 or above and 2 or below",
+    ),
+    (
+        "gla",
+        {**GATED, "g": G, "state": torch.zeros(2, 2, 8, 4)},
+        r"state is \[batch, kv_h",
+    ),
+    ("gla", {**GATED, "g": G, "state": torch.zeros(2, 2, 8, 8).half()}, "state must be float32 on"),
     ("einsum", {"softcap": 0.0}, "softcap is 0.0; it must be a number above 0"),
     ("sdpa", {"softcap": 2.0}, "sdpa takes no softcap"),
     ("einsum", {"return_state": True}, "it has no state to return"),

@@ -19,6 +19,11 @@ def site(problem=CAUSAL, calls=1, seconds=1.0, **more):
     return Site(problem, **where, calls=calls, seconds=seconds)
 
 
+X = [[1, 8, 256, 64], [131072, 16384, 64, 1], "float32"]
+FORM = {"api": "sdpa", "q": X, "k": X, "v": X, "is_causal": True, "enable_gqa": True}
+"""A call's form, as a file has it."""
+
+
 def decoding(kv_len):
     return CAUSAL.with_(q_len=1, kv_len=kv_len, phase="decode", mask=Mask())
 
@@ -74,6 +79,24 @@ def test_no_call_is_lost_however_they_are_gathered(calls):
         assert sum(s.calls for s in gathered.sites()) == sum(some for _, some in calls)
     assert [s.problem for s in once.sites()] == [s.problem for s in twice.sites()]
     assert len(once.sites()) <= max(FEW, 14)
+
+
+def test_a_file_of_an_earlier_version_had_the_scale_beside_the_problem(tmp_path):
+    old, note = SOME.to_dict(), "its scores are scaled by 0.05, and not as the problem's"
+    usual, own = ({**old["sites"][0], "scale": scale} for scale in (CAUSAL.scale, 0.05))
+    own |= {"note": f"as it is; {note}", "call": {**FORM, "scale": 0.05}}
+    file = tmp_path / "calls.json"
+    file.write_text(json.dumps({**old, "sites": [usual, own, old["sites"][1]]}))
+    first, second, third = SeenCalls.read(file).sites
+    assert (first, third) == (*SOME.sites,)
+    assert second.problem == CAUSAL.with_(scale=0.05) and second.note == "as it is"
+    assert second.call.enable_gqa and str(second.problem).endswith("train scale 0.05")
+
+
+def test_calls_that_set_something_else_are_never_one():
+    some = [{}, {"scale": 0.5}, {"softcap": 5.0}, {"softcap": 6.0}, {"sinks": True}]
+    gathered = Gathered().add_all(site(CAUSAL.with_(**each)) for each in some * 2)
+    assert [(s.problem.parameters, s.calls) for s in gathered.sites()] == [(x, 2) for x in some]
 
 
 def test_processes_are_merged_and_the_step_is_that_of_who_made_most():

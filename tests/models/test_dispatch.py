@@ -14,12 +14,21 @@ from torch.nn.functional import scaled_dot_product_attention as torchs
 
 import attnbench
 import impls
-from attnbench.answer.dispatch_table import DispatchEntry, DispatchTable, Origin, Range
+from attnbench.answer.dispatch_table import (
+    EARLIER_INPUTS,
+    DispatchEntry,
+    DispatchTable,
+    Origin,
+    Range,
+)
 from attnbench.core.machine import this_machine
+from attnbench.models.attention import Built
 from attnbench.models.dispatch import CHOICES, DispatchWarning
 from impls.errors import CantBeDone
 from impls.loading import load_file
-from impls.problem import INPUTS
+from impls.masks import Mask
+from impls.problem import INPUTS, Problem
+from tests.impls.small import softmax
 from tests.models.build import qkv
 
 SPY = """
@@ -135,6 +144,64 @@ def test_lengths_and_gradients_decide_who_gets_a_call(spy, called):
     assert called_for == [(8, "forward"), (16, "forward"), (16, "train"), (16, "forward")]
 
 
+SET = {
+    "scale": {"scale": 0.25 + 1e-9},
+    "cap": {"softcap": 2.0},
+    "sinks": {"sinks": torch.linspace(-1, 2, 4)},
+    "all": {"scale": 0.7, "softcap": 2.0, "sinks": torch.linspace(-1, 2, 4)},
+}
+
+
+def setting(more):
+    """The problem of a call that sets these, and its tensors; sinks are a fourth."""
+    values = {name: True if name == "sinks" else x for name, x in more.items()}
+    p = Problem(2, 4, 4, 16, 16, 8, 8, "float64", Mask.parse("causal"), "train", **values)
+    leaves = [x.requires_grad_() for x in qkv(dtype=torch.float64, seed=3)]
+    return p, [*leaves, *(x.double().requires_grad_() for n, x in more.items() if n == "sinks")]
+
+
+def right(attend, p, leaves):
+    """The call as a program makes it; its output and gradients are the formula's."""
+    sinks = {"sinks": leaves[3]} if p.sinks else {}
+    out = attend(*leaves[:3], is_causal=True, **p.settings, **sinks)
+    want = softmax(p, *leaves)
+    torch.testing.assert_close(out, want, rtol=1e-12, atol=1e-12)
+    mine, theirs = (torch.autograd.grad(x.sin().sum(), leaves) for x in (out, want))
+    torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("more", SET.values(), ids=SET)
+def test_what_a_call_sets_decides_too_and_reaches_the_variant(more, monkeypatch):
+    names, attend = [], Built.attend
+    monkeypatch.setattr(Built, "attend", lambda b, c: names.append(b.row.name) or attend(b, c))
+    p, leaves = setting(more)
+    kinds = {"sdpa": {}, "einsum": p.parameters, "chunked": {**p.parameters, "softcap": 3.0}}
+    kind = {"phase": "train", "mask": "causal", "dtype": "float64"}
+    entries = [entry(name, **kind, parameters=some) for name, some in kinds.items()]
+    right(functools.partial(silently, attnbench.dispatch(table(*entries))), p, leaves)
+    assert names == ["einsum"]
+
+
+@pytest.mark.parametrize("more", SET.values(), ids=SET)
+def test_of_a_cap_or_sinks_what_is_not_covered_goes_to_matmul(more):
+    dispatched = attnbench.dispatch(table(entry("sdpa")))
+    with pytest.warns(DispatchWarning) as heard:
+        right(dispatched, *setting(more))
+    to = "torch's own function" if more.keys() == {"scale"} else "matmul"
+    (sentence,) = (str(each.message) for each in heard)
+    assert f"; such calls go to {to} (said once)" in sentence
+    assert all(name in sentence for name in more)
+
+
+def test_sinks_that_are_none_of_the_heads_are_refused():
+    dispatched = attnbench.dispatch(table(entry("sdpa")))
+    with (
+        pytest.warns(DispatchWarning, match="not one for each of 4 heads"),
+        pytest.raises(CantBeDone, match=r"sinks is \[heads\], here with heads 4"),
+    ):
+        dispatched(*qkv(), sinks=torch.zeros(3))
+
+
 def test_is_causal_over_unequal_lengths_is_from_the_upper_left_as_in_torch(spy, called):
     q, k, v = qkv(8, 24)
     theirs = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -194,7 +261,7 @@ def test_a_variant_is_built_once_for_calls_that_are_alike_and_few_are_kept(spy, 
 SEEN = torch.ones(16, 16, dtype=torch.bool).tril()
 LEFT = {
     "attn_mask": (qkv(), {"attn_mask": SEEN}, "mask that is given as a tensor"),
-    "scale": (qkv(), {"scale": 0.5}, "scale=0.5 was not measured"),
+    "scale": (qkv(), {"scale": 0.5}, "no entry for forward, .* d8/8, scale 0.5"),
     "phase": (qkv(grad=True), {}, "no entry for train, mask none, float32, h4/4 d8/8"),
     "mask": (qkv(), {"is_causal": True}, "no entry for forward, mask causal"),
     "dtype": (qkv(dtype=torch.float64), {}, "no entry for forward, mask none, float64"),
@@ -203,6 +270,7 @@ LEFT = {
     "larger batch": (qkv(batch=5), {}, "some lengths or batches are outside"),
     "crossing": (qkv(8, 16), {}, "some lengths or batches are outside"),
     "three dimensions": ([x[0] for x in qkv()], {}, "are no problem of a table's kind"),
+    "scale of 0": (qkv(), {"scale": 0.0}, "no entry for .* scale 0"),
     "no kernel": ([qkv()[0] * float("nan"), *qkv()[1:]], {}, "no kernel for what is not finite"),
 }  # fmt: skip
 
@@ -265,6 +333,13 @@ def test_what_is_transformed_traced_or_without_values_is_torchs(name):
     if theirs.device.type != "meta" and type(theirs) is torch.Tensor:
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
     assert len(attend.warnings) == 1
+
+
+def test_a_table_of_before_a_kind_of_inputs_was_tried_says_so_and_is_used(spy, called):
+    with pytest.warns(DispatchWarning, match="were not tried on sunk inputs"):
+        attend = attnbench.dispatch(table(inputs=list(EARLIER_INPUTS)), tables=[spy])
+    silently(attend, *qkv())
+    assert len(called) == 1
 
 
 def test_other_circumstances_are_said_once_and_the_table_is_used(spy, called):

@@ -46,7 +46,9 @@ def test_a_worker_is_asked_what_the_run_was_begun_with(folder):
     for some in (jobs, engine.jobs):  # of each variant the first in each phase, for the same bits
         whose = [(job["variant"]["name"], job["problem"]["phase"]) for job in some]
         assert len(whose) == 8
-        assert [job["bits"] for job in some] == [x not in whose[:n] for n, x in enumerate(whose)]
+        assert [job["bits_s"] > 0 for job in some] == [
+            x not in whose[:n] for n, x in enumerate(whose)
+        ]
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,10 @@ def record(variant, p, seconds, peak=1 << 20, **more):
     return seen(variant, p, seconds, peak=peak, **more)
 
 
-def lines(phases=("forward",), mask="causal", **factors):
+def lines(phases=("forward",), mask="causal", settings=None, **factors):
     """Records at five lengths of variants that take so many times a quadratic time."""
-    problems = [problem(n, phase=phase, mask=mask) for phase in phases for n in LENGTHS]
+    settings = settings or {}
+    problems = [problem(n, phase=phase, mask=mask, **settings) for phase in phases for n in LENGTHS]
     return [
         record(name.replace("_", "."), p, factor * quadratic(p))
         for p in problems

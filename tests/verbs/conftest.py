@@ -9,12 +9,12 @@ from attnbench.core import process
 from attnbench.core.record import Probed, Record, Status
 from attnbench.features.claims import trial
 from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimOutcome
-from attnbench.features.quality import pretrained, recall
+from attnbench.features.quality import lm, pretrained, recall
 from attnbench.features.quality.task import variant_row
 from impls.problem import Problem
 from impls.spec import Variant
 from tests.calling import asked
-from tests.models.quality.made_up import QUALITY, look, original, step
+from tests.models.quality.made_up import QUALITY, look, original, passage, step
 from tests.report.page import runs
 from tests.times import pairs_answer
 
@@ -88,6 +88,13 @@ def model(monkeypatch):
     def messages(worker, question, limit_s):
         if question["answer"].endswith(":capture"):
             yield {"heads": 2, "head_dim": 8, "files": []}
+        elif question["answer"] == f"{lm.WORKER_MODULE}:original":
+            yield from ({"passages": passage(n)} for n in range(question["passages"]))
+        elif question["answer"] == f"{lm.WORKER_MODULE}:variant":
+            answer = answers.get(question["variant"])
+            some = [passage(n, kl=0.1) for n in range(question["passages"])]
+            stages = [{"status": "measured", "reason": "", "passages": each} for each in some]
+            yield from stages if answer is None else answer() if callable(answer) else answer
         elif question["answer"].endswith(":original"):
             yield {"original": {n: original()[n] for n in ("tokens", "plain")}}
             yield {"floor": step(0.9)}

@@ -12,12 +12,13 @@ from attnbench.answer.choose import Wants, make_choice
 from attnbench.answer.dispatch_table import DispatchTable
 from attnbench.answer.ranking import Candidate
 from attnbench.core.machine import this_machine
-from attnbench.core.record import Record, Status
+from attnbench.core.record import Determinism, Record, Status
 from attnbench.features.choose import calls, runs
 from attnbench.models.capture.calls import SeenCalls, Site
 from attnbench.sweep.start import as_recorded
 from impls.errors import CantBeDone
 from impls.masks import Mask
+from impls.problem import setting_words
 from tests.calling import told
 from tests.core.tuned_lines import keep
 from tests.core.tuned_lines import line as tuned_line
@@ -163,6 +164,37 @@ def test_what_is_measured_anew_is_settled_in_pairs_and_kept(chooses, tmp_path, w
     assert len(asked) == len(set(asked))
 
 
+def test_for_the_same_bits_a_run_answers_that_tried_each_measurement(chooses, tmp_path, measures):
+    folder, same = tmp_path / "results" / this_machine().name, Determinism(True, True, True)
+    words = ("--seq", 512, *SHAPE, "--same-bits", "--out", folder.parent)
+    first = [r.with_(determinism=same) if r.variant == "matmul" else r for r in made.everybody()]
+    written(folder / "one", first)  # others may be faster, and were not tried
+    chooses(*words)
+    assert measures == [problem(512)]
+    apart = {"sdpa": same.with_(place=False)}
+    records = [r.with_(determinism=apart.get(r.variant, same)) for r in made.everybody(sdpa=0.5)]
+    written(folder / "two", records, same_bits=True)
+    status, out, _ = chooses(*words)
+    assert (status, len(measures)) == (0, 1) and "the same bits whatever the batch): use" in out
+    assert "left out, other bits: sdpa: not across places, on b1" in out
+
+
+def test_what_is_measured_for_the_same_bits_tries_them_of_every_variant(chooses, tmp_path, worker):
+    seconds = []
+
+    def answer(question):
+        seconds.append(question.get("job", {}).get("bits_s"))
+        return answered(question)
+
+    worker.answer = answer
+    words = ("--seq", 64, *SHAPE, "--dtype", "float32", "--out", tmp_path)
+    for more, least in ((("--same-bits",), 600.0), ((), 0.3)):
+        chooses(*words, "--measure", *more)
+        tried = [x for x in seconds if x is not None]
+        assert len(tried) > 9 and set(tried) == {least}
+        seconds.clear()
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -261,10 +293,13 @@ def test_a_site_that_nobody_can_answer_stays_and_says_why(chooses, halved, tmp_p
 
 
 def test_a_program_s_lines_are_the_whole_call_and_one_for_the_model_only_where_all_of_it_gains(
-    chooses, halved, tmp_path
+    chooses, tmp_path
 ):
-    scaled = {"call": msgspec.structs.replace(FORM, scale=0.05)}
-    one = (problem(512, phase="train"), "transformers sdpa", 0.3, scaled)
+    phases, scaled = ("forward", "train"), {"scale": 0.05}
+    records = made.lines(phases, sdpa=2.0, matmul=1.0)
+    records += made.lines(phases, settings=scaled, sdpa=2.0, matmul=1.0)
+    halved = made.written(tmp_path / "run", records)
+    one = (problem(512, phase="train", **scaled), "transformers sdpa", 0.3, {})
     status, out, _ = chooses("--problems", captured(tmp_path, one), "--from", halved)
     assert status == 0 and "to use matmul in all layers of the model:" in out
     assert 'model.set_attn_implementation("eager")' in out
@@ -278,6 +313,28 @@ def test_a_program_s_lines_are_the_whole_call_and_one_for_the_model_only_where_a
     assert answer["whole_model"]["lines"] == []
     words = ("--problems", file, "--from", halved, "--json", "--for", "transformers")
     assert json.loads(chooses(*words)[1])["engine"]["why"] == answer["whole_model"]["why"]
+
+
+@pytest.mark.parametrize(
+    ("both", "best", "words"),
+    [
+        ({"softcap": 50.0, "sinks": True}, "chunked", "softcap=50.0, sinks=sinks"),
+        ({"sinks": True}, "sdpa", "sinks=sinks"),
+    ],
+)
+def test_a_soft_cap_and_sinks_are_said_and_in_the_lines_that_are_pasted(
+    chooses, tmp_path, both, best, words
+):
+    records = made.lines(("train",), settings=both, **{"matmul": 2.0, best: 1.0})
+    run = made.written(tmp_path / "run", [*records, *made.lines(("train",), sdpa=0.1)])
+    written = {"call": msgspec.structs.replace(FORM, api="eager", kernel="written out")}
+    site = (problem(512, phase="train", **both), "transformers eager", 0.3, written)
+    status, out, _ = chooses("--problems", captured(tmp_path, site), "--from", run)
+    assert status == 0 and f"causal train {' '.join(setting_words(both))}, 30 % of a step" in out
+    assert f'out = attend(q, k, v, mask="causal", {words})' in out
+    assert f"to use {best} in all layers" in out and f'("attnbench:{best}")' in out
+    assert "--sinks --device" in out and "scaled_dot_product_attention" not in out
+    assert ("--softcap 50 " in out) == ("softcap" in both)
 
 
 @pytest.mark.parametrize("via", ["sdpa", "transformers sdpa"])
@@ -298,15 +355,6 @@ def test_a_program_s_answer_is_what_an_engine_takes_for_all_of_its_calls(
     }
     _, out, _ = chooses(*words, "diffusers")
     assert f"for diffusers: {why}: {lines[0]}" in out
-
-
-def test_one_problem_s_answer_is_what_an_engine_takes(chooses, halved):
-    words = ("--seq", 512, *SHAPE, "--from", halved, "--for")
-    _, out, _ = chooses(*words, "transformers")
-    assert 'for transformers, to use matmul: model.set_attn_implementation("eager")' in out
-    assert "import attnbench" not in out and "to use it" not in out
-    engine = json.loads(chooses(*words, "transformers", "--json")[1])["engine"]
-    assert (engine["takes"], engine["why"]) == ("matmul", "")
 
 
 def test_a_line_that_is_called_with_several_masks_takes_no_variant_for_one_of_them(

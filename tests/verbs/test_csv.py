@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from msgspec.structs import replace
 
-import impls
 from attnbench.command import arguments
 from attnbench.core import checkout
 from attnbench.core.checkout import Commit
@@ -56,8 +55,10 @@ CALLS = {
     "quality recall": "quality recall --preset cpu-quick",
     "quality model": "quality model sdpa topk linear.elu",
     "quality real": "quality real mean_v linear.elu",
+    "quality lm": "quality lm sdpa topk linear.elu --model small",
 }
 MORE = {
+    "a matrix": "list --matrix",
     "a map": f"show einsum --text {SENTENCE.replace(' ', '_')}",
     "two runs": "compare results/box/a results/box/b",
     "commits": "compare base head",
@@ -232,10 +233,6 @@ def test_a_verdict_says_what_a_variant_is_to_the_one_to_use():
         "other": "not exact",
     }
     assert found["sdpa"]["vs_best"] == 1.0 and found["naive"]["vs_best"] == 0.5
-
-
-def test_a_list_has_the_rows_of_the_table(table):
-    assert list(table("list")["variant"]) == list(impls.table().rows)
 
 
 BESIDE = {

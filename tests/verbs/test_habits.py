@@ -164,6 +164,7 @@ SHOWN = {
     "env --json": "the noise floor: one variant against itself",
     "quality model sdpa topk": "topk",
     "quality real mean_v linear.elu": "mean_v on normal",
+    "quality lm linear.elu --model small": "linear.elu",
     "quality recall --preset cpu-quick": "linear.elu, seed 1",
     "reproduce words-small words-identity": "words-identity",
     "check sdpa matmul --seq 16,32": "sdpa b1",

@@ -58,6 +58,30 @@ def test_after_ctrl_c_what_is_done_is_kept(model, call, kept):
     assert len(facts["rows"]) == 1 and "stopping after this measurement" in err
 
 
+def test_a_language_model_goes_on_variant_by_variant_from_what_was_kept(model, call, kept):
+    words = ("lm", "sdpa", "linear.elu", "topk", "--model", "small", "--threads", 1)
+
+    def killed():
+        signal.raise_signal(signal.SIGINT)
+        return []
+
+    model["topk"] = killed
+    status, out, _ = call(*words)
+    first = kept("lm")
+    assert status == 130 and "linear.elu" in out
+    asked_again = []
+    model["sdpa"] = model["linear.elu"] = lambda: asked_again.append(1) or []
+    del model["topk"]
+    status, out, err = call(*words, "--resume", first)
+    assert status == 0 and "topk" in out and not asked_again, err
+    files = sorted(first.parent.glob("*-lm.json"))
+    rows = [json.loads(file.read_text())["rows"] for file in files]
+    assert rows[1][:2] == rows[0][:2] and rows[1][2]["status"] == "measured"
+    status, _, err = call(*words, "--resume", first, "--seed", 1)
+    words = "was made with another choice of lengths, passages, seed or layers"
+    assert status == 2 and words in err
+
+
 def test_without_the_weights_it_says_how_to_get_them(call, monkeypatch):
     monkeypatch.setattr(pretrained, "PACKAGE", "no_such_package")
     status, _, err = call("real")

@@ -1,14 +1,11 @@
 """``attnbench run`` and ``report``: the problems of a program, how a check ends, a failure."""
 
-import io
 import json
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 
 from attnbench import cli
-from attnbench.core import store
 from attnbench.core.store import read_header, read_records
 from attnbench.features.report import contents
 from attnbench.features.report.verb import report_of
@@ -45,24 +42,6 @@ def test_the_problems_of_a_program_are_measured_and_gone_on_with(tmp_path, capsy
     assert "1 done before" in capsys.readouterr().err
     assert [Problem.from_dict(job["problem"]) for job in engine.jobs] == [A, B, B]
     assert len(read_records(folder)) == 2
-
-
-@pytest.mark.parametrize("words", [[], ["--json"], ["--csv"], ["--all"], ["--no-report"]])
-def test_a_run_and_its_report_parse_no_record_that_the_run_has_just_written(
-    tmp_path, monkeypatch, words
-):
-    monkeypatch.setattr("attnbench.sweep.places.LocalEngine", lambda *_, **__: Answering())
-    read, opened, real = [], [], io.open
-    monkeypatch.setattr(store, "_record", lambda line: read.append(line))
-
-    def open_(file, *more, **rest):
-        opened.extend([more] * (Path(str(file)).name == "records.jsonl"))
-        return real(file, *more, **rest)
-
-    monkeypatch.setattr(io, "open", open_)
-    grid = ["--seq", "16", "--phase", "forward", "--mask", "none", "--out", str(tmp_path)]
-    assert cli.main(["run", "sdpa", *grid, *words]) == 0
-    assert read == [] and len(opened) <= 1  # its digest is a fact of the report
 
 
 def test_a_check_that_finds_something_wrong_ends_with_1(monkeypatch):

@@ -24,7 +24,7 @@ from attnbench.answer.choose_calls import (
 )
 from attnbench.answer.engines import EngineAnswer, EngineCall, in_engine
 from attnbench.answer.mends import Priced, Pricer
-from attnbench.answer.paste import PLAIN, CallDetails, can_serve, lines
+from attnbench.answer.paste import PLAIN, CallDetails, beyond_torch, can_serve, lines
 from attnbench.command.progress import Progress
 from attnbench.command.terminal import say
 from attnbench.core.machine import this_machine
@@ -157,16 +157,15 @@ def _model_call(site: Site, choice: Choice | None) -> ModelCall:
     timed = {n: c for n, c in ranking.by_name.items() if c.measured} if ranking else {}
     uses = next((name for word, name in USES.items() if word in site.via), "")
     setups, details = site.new_masks or 1, details_of(site)
-    return ModelCall(site_label(site), timed, uses, site.calls, setups, details)
+    return ModelCall(site_label(site), timed, uses, site.calls, setups, details, site.problem)
 
 
 def details_of(site: Site) -> CallDetails:
     """Demands of a call beside its problem."""
     form = site.call
     if form is None:
-        return CallDetails.of(site.problem, site.scale) if site.scale else PLAIN
-    returns = "" if form.unread else form.returns
-    return CallDetails.of(site.problem, form.scale, dropout=form.dropout, returns=returns)
+        return PLAIN
+    return CallDetails(dropout=form.dropout, returns="" if form.unread else form.returns)
 
 
 def _prices(
@@ -206,19 +205,20 @@ def _prices(
 
 
 def _rivals(choice: Choice, site: Site, table: Table, *, trains: bool) -> list[str]:
-    """The fastest variants that serve all of a call, the function that it is of aside; of a program
-    that has ended, those whose setup could have paid.
+    """The fastest variants that serve all of a call, the function aside that it is of, or that its
+    mends would call; of a program that has ended, those whose setup could have paid.
     """
     mask = site.call and site.call.mask
     if choice.ranking is None or (mask and mask.gradient):
         return []
     details = details_of(site)
+    own: str | tuple[str, ...] = "flex" if site.via.startswith("flex") else "sdpa"
+    own = () if own == "sdpa" and beyond_torch(site.problem) else own
     rows = []
     for c in choice.ranking.all:
         row = table.find(c.variant)
         compiles = not {"c++", "cc"}.isdisjoint(row.requires)  # for how long, a cache may hide
         pays = trains or not (compiles or (c.setup_s or 0.0) > site.total_s / 2)
-        own = "flex" if site.via.startswith("flex") else "sdpa"
         if not c.variant.startswith(own) and pays and can_serve(row, details) is None:
             rows.append(c.variant)
     return rows[:RIVALS]

@@ -12,10 +12,13 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from attnbench.answer.choose import choose
 from attnbench.answer.dispatch_table import (
     PHASES,
     SAME,
+    SETTINGS,
     DispatchEntry,
     DispatchTable,
     Range,
@@ -25,11 +28,12 @@ from attnbench.answer.regimes import line_of
 from attnbench.answer.standings import equal_at
 from attnbench.command.terminal import say
 from attnbench.core.disk import StoreError
+from attnbench.core.format import first_few
 from attnbench.core.record import FINDINGS, Record
 from attnbench.core.store import find_runs, named_run, read_header, read_records
 from attnbench.features.choose.runs import header_of, measured_here
 from impls.errors import CantBeDone
-from impls.problem import Problem
+from impls.problem import MOST, Problem
 
 if TYPE_CHECKING:
     import argparse
@@ -86,11 +90,12 @@ def table_of(run: Path, wants: Wants, rows: Table) -> DispatchTable:
     core = read_records(run, lambda problem: problem.level == "core")
     records = [s for s in core if s.ranks is None]
     records = [s for s in records if s.problem.inputs == "normal" or s.status in FINDINGS]
-    made = made_of(header)
+    made = made_of(header, same_bits=wants.same_bits)
     groups: dict[Any, list[Record]] = {}
     for each in records:
         p = each.problem
-        if str(p.mask) in MASKS and p.phase in PHASES and p.device.split(":")[0] == made.device:
+        able = str(p.mask) in MASKS and p.phase in PHASES and p.parameters.keys() <= {*SETTINGS}
+        if able and p.device.split(":")[0] == made.device:
             key = line_of(p.with_(inputs="normal")), str(p.mask)
             groups.setdefault(key, []).append(each)
     entries: list[DispatchEntry] = []
@@ -103,12 +108,27 @@ def table_of(run: Path, wants: Wants, rows: Table) -> DispatchTable:
         for answered, row in groupby(led, key=lambda each: each[1] is not None):
             if answered:  # a length without an answer ends a row
                 entries.append(_entry([(p, r) for p, r in row if r], queries or SAME))
+    if wants.same_bits:
+        entries = _of_any_batch(entries)
     if not entries:
         raise StoreError(
             f"{run} holds nothing for a dispatch table: no exact variant with a time on a problem "
             f"of level core with the mask {' or '.join(MASKS)}"
         )
     return DispatchTable(made, tuple(entries))
+
+
+def _of_any_batch(entries: Sequence[DispatchEntry]) -> list[DispatchEntry]:
+    """The entries for every batch: another variant for another batch has other bits. Raises
+    StoreError where several batches were measured.
+    """
+    batches = {e.batch[0] for e in entries}
+    if len(batches) > 1:
+        raise StoreError(
+            "a table for the same bits whatever the batch rests on one batch, and the run measured "
+            f"{first_few([*map(str, sorted(batches))], 3)}: make a run with one of them"
+        )
+    return [msgspec.structs.replace(e, batch=(1, MOST)) for e in entries]
 
 
 def _entry(row: Sequence[tuple[Problem, Ranking]], queries: Any) -> DispatchEntry:
@@ -131,6 +151,7 @@ def _entry(row: Sequence[tuple[Problem, Ranking]], queries: Any) -> DispatchEntr
             Range(start, last, queries, name)
             for (start, name), last in zip(starts, ends_at, strict=True)
         ),
+        parameters=first.parameters,
         **{name: getattr(first, name) for name in alike},
     )
 

@@ -165,6 +165,8 @@ def first_answer(
     tuned = TunedOptions(this_machine())
     for run in runs:
         try:
+            if wants.same_bits and not read_header(run).get("same_bits"):
+                continue  # each variant was tried once, on whichever problem came first
             choice = from_run(run, problem, wants, table, tuned=tuned)
         except StoreError:  # one that can't be read answers nothing
             continue
@@ -233,7 +235,7 @@ def measure_anew(problem: Problem, wants: Wants, table: Table, arguments: Namesp
     names = [
         row.name
         for row in table.rows.values()
-        if row.computes in wants.computes and row.level == problem.level and not row.ranks
+        if wants.allows(row.operator) and row.level == problem.level and not row.ranks
     ]
     grid = grid_of([problem], "one problem").with_(budget=SAMPLING_S)
     plan = make_plan(table, names, grid, this_machine(), [problem], tuned=True)
@@ -246,7 +248,7 @@ def measure_anew(problem: Problem, wants: Wants, table: Table, arguments: Namesp
         contest |= {"shorter": str(less), "behind": behind}
     if not names:
         return make_choice(problem, wants, _left_out(contest, wants), margin=MARGIN)
-    run = _run(names, problem, SAMPLING_S, arguments)
+    run = _run(names, problem, SAMPLING_S, arguments, same_bits=wants.same_bits)
     run.folder.header["contest"] = contest
     run.folder.save_header()
     pairs = _pairs(from_run(run.folder.path, problem, wants, table), run)
@@ -255,7 +257,14 @@ def measure_anew(problem: Problem, wants: Wants, table: Table, arguments: Namesp
     return from_run(run.folder.path, problem, wants, table)
 
 
-def _run(names: Sequence[str], problem: Problem, budget_s: float, arguments: Namespace) -> Run:
+def _run(
+    names: Sequence[str],
+    problem: Problem,
+    budget_s: float,
+    arguments: Namespace,
+    *,
+    same_bits: bool = False,
+) -> Run:
     """A run of some variants on one problem, kept like any other."""
     run = start.begin(
         names,
@@ -265,6 +274,7 @@ def _run(names: Sequence[str], problem: Problem, budget_s: float, arguments: Nam
         seed=arguments.seed or 0,
         threads=arguments.threads,
         allocator=arguments.allocator,
+        same_bits=same_bits,
         problems=[problem],
         command=getattr(arguments, "command", None),
     )

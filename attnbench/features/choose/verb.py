@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 
     from attnbench.answer.choose import Choice, Wants
     from attnbench.answer.engines import EngineAnswer
+    from attnbench.answer.layers import LayerChoice
     from attnbench.features.choose.calls import ProgramAnswer
     from impls import Table
     from impls.problem import Problem
 
 
 def choose(args: argparse.Namespace) -> int:
-    """``attnbench choose --seq N …``, or ``--problems calls.json``, or ``--export table.json``"""
+    """``attnbench choose --seq N …``, or ``--problems calls.json``, ``--model NAME``, ``--export
+    table.json``
+    """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # many small matrices: threads only wait
     from attnbench.answer import paste
     from attnbench.features.choose import runs, view
@@ -37,6 +40,10 @@ def choose(args: argparse.Namespace) -> int:
         from attnbench.features.choose.calls import show_answer
 
         return show_answer(args, wants, table)
+    if args.model is not None:
+        from attnbench.features.choose import models
+
+        return models.show_answer(args, wants, table)
     choice = runs.answer(args, _one_problem(args), wants, table)
     engine = _in_engine(args, choice)
     if args.json:
@@ -72,7 +79,8 @@ def _wants(args: argparse.Namespace) -> tuple[Wants, Table]:
     import impls
     from attnbench.answer.choose import Wants
 
-    wants = Wants(args.max_memory, args.max_error, tuple(dict.fromkeys(args.allow or ())))
+    allowed = tuple(dict.fromkeys(args.allow or ()))
+    wants = Wants(args.max_memory, args.max_error, allowed, same_bits=args.same_bits)
     table = impls.table(args.table)
     _refuse_contradictions(args)
     return wants, table
@@ -88,6 +96,7 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
                 f"--{name} conflicts with --from: a run has its own; leave one of them out"
             )
     beside = ["--" + name.replace("_", "-") for name in arguments.grid_changes(args)]
+    _refuse_beside_model(args)
     if args.verify != bool(args.program) or (args.verify and args.problems is None):
         raise CantBeDone(
             "--verify runs a program whose calls were captured: attnbench choose --problems "
@@ -104,8 +113,24 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
             raise CantBeDone(
                 f"--export takes all that a run measured: leave {', '.join(beside)} out"
             )
+    elif args.problems is not None and args.same_bits:
+        raise CantBeDone(
+            "--same-bits is about one problem: what else --problems advises, such as "
+            "is_causal=True for a tensor, may make torch run a kernel whose bits were not tried"
+        )
     elif args.problems is not None and beside:
         raise CantBeDone(f"--problems says what is asked about: leave {', '.join(beside)} out")
+
+
+def _refuse_beside_model(args: argparse.Namespace) -> None:
+    """Raise CantBeDone for what doesn't go with ``--model``, or only with it."""
+    if args.tp is not None and args.model is None:
+        raise CantBeDone("--tp requires --model")
+    for name in ("problems", "export"):
+        if args.model is not None and getattr(args, name) is not None:
+            raise CantBeDone(
+                f"--model and --{name} both say what is asked about: leave one of them out"
+            )
 
 
 def _one_problem(args: argparse.Namespace) -> Problem:
@@ -117,7 +142,7 @@ def _one_problem(args: argparse.Namespace) -> Problem:
     if "seq" not in changes:
         raise CantBeDone(
             "choose answers for a problem: say --seq at the least, such as --seq 4096, or give "
-            "--problems calls.json as 'attnbench capture' wrote it"
+            "--problems calls.json as 'attnbench capture' wrote it, or --model gpt-oss-20b"
         )
     several = [name for name, x in changes.items() if isinstance(x, tuple) and len(x) > 1]
     if several:
@@ -126,6 +151,13 @@ def _one_problem(args: argparse.Namespace) -> Problem:
     start = one_problem(args.device or this_machine().devices[-1])
     (problem,) = problems(start.with_(**changes), args.level or ("core",))
     return problem
+
+
+def answer_model(args: argparse.Namespace) -> list[LayerChoice]:
+    """The choice for each kind of layer of a model; raises CantBeDone where there can be none."""
+    from attnbench.features.choose.models import answers
+
+    return answers(args, *_wants(args))[1]
 
 
 def answer_calls(args: argparse.Namespace) -> ProgramAnswer:

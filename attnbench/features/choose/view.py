@@ -13,6 +13,8 @@ from attnbench.answer.ranking import EXACT
 from attnbench.core import format
 from attnbench.core.format import duration, first_few, ms, ratio, size
 from attnbench.report import tidy
+from attnbench.report.layers import show_layers
+from attnbench.report.sentences import kept
 from attnbench.report.tables import FAINT, GOOD, Styled, Table, columns, console
 from attnbench.report.tables import show as show_table
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from attnbench.answer.choose_calls import Gain, SiteGain
     from attnbench.answer.engines import EngineAnswer
+    from attnbench.answer.layers import LayerChoice
     from attnbench.answer.ranking import Ranking
     from attnbench.features.choose.calls import ProgramAnswer
     from attnbench.models.capture.calls import SeenCalls, Site
@@ -71,6 +74,7 @@ def _beside(choice: Choice, ranking: Ranking) -> Iterator[str]:
         yield f"setup: {duration(w.setup_s)}"
     if w.error is not None:
         fidelity = "" if w.skill is None else f"; {format.percent(w.skill)} fidelity to softmax"
+        fidelity += "" if w.kept is None else f", {kept(w.kept)}"
         where = "" if w.measured else ", at the worst where it was checked: not on this problem"
         yield f"error to exact softmax: {w.error:.1e}{fidelity}{where}"
     if choice.unknown:
@@ -138,6 +142,21 @@ def _left_out(choice: Choice) -> Iterator[str]:
             reasons.setdefault("" if why in BRIEF else each.said, []).append(each.variant)
         for reason, names in reasons.items():
             yield f"left out, {why}: {first_few(names, NAMES)}" + (f": {reason}" if reason else "")
+
+
+def show_model(
+    title: str, choices: Sequence[LayerChoice], engine: EngineAnswer | None = None
+) -> None:
+    """``choose --model``: each kind of layer, what all layers take, and what to paste for each."""
+    show_layers(title, choices)
+    for each in choices if engine is None else ():
+        if each.choice.ranking:
+            pasted = paste.pasted(each.choice)
+            winner = each.choice.ranking.winner.variant
+            _paste(f"{each.kind}: to use {winner}:", pasted["code"])
+            _paste("    what proves it:", [pasted["proof"]], above="")
+    if engine is not None:
+        _show_engine(engine)
 
 
 def show_calls(answer: ProgramAnswer) -> None:

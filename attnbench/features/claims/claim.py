@@ -45,7 +45,7 @@ class Needs(Struct, frozen=True):
     """All that a claim can't be tried without."""
 
     gpu: str = ""
-    """A word of the GPU's name: ``H200``."""
+    """A word of the GPU's name: ``H200``, or several: ``H100 or H200``."""
     requires: tuple[str, ...] = ()
     """Distributions, as in a row of the table: ``torch>=2.9``."""
     variants: tuple[str, ...] = ()
@@ -327,7 +327,8 @@ def lacking(claim: Claim, machine: Machine, table: impls.Table) -> ClaimOutcome 
     needs, verdict, reason, remedy = claim.needs, ClaimVerdict.NOT_RUN, "", ""
     rows = [table.find(name) for name in needs.variants]
     wholes = (replace(row, requires=(*row.requires, *needs.requires)) for row in rows)
-    if needs.gpu and not any(re.search(rf"\b{needs.gpu}\b", gpu.name) for gpu in machine.gpus):
+    kinds = rf"\b({needs.gpu.replace(' or ', '|')})\b"
+    if needs.gpu and not any(re.search(kinds, gpu.name) for gpu in machine.gpus):
         there = ", ".join(dict.fromkeys(gpu.name for gpu in machine.gpus)) or "no NVIDIA GPU"
         reason = f"the figures are of an NVIDIA {needs.gpu}, and this machine has {there}"
         verdict, remedy = ClaimVerdict.NEEDS_OTHER_HARDWARE, "run it on one"

@@ -1,45 +1,25 @@
-"""``quality model``: a trained model with each variant in it: its embeddings, and a step's time.
-
-The model runs in a child process; another one is started where that was lost or changed. A stage
-of an answer that has arrived counts, whatever happens later.
-"""
+"""``quality model``: a trained model with each variant in it: its embeddings, and a step's time."""
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-import impls
-from attnbench.command.progress import Progress
-from attnbench.command.terminal import say
 from attnbench.core import stats
 from attnbench.core.evidence import Evidence, stored_margin
-from attnbench.core.format import roughly
 from attnbench.core.machine import pace
-from attnbench.core.record import FINDINGS, Status
 from attnbench.core.stats import Comparison, Verdict
 from attnbench.features.quality.pretrained import WORKER_MODULE, open_session
-from attnbench.features.quality.task import (
-    QualityFigure,
-    Result,
-    ResultGroup,
-    Row,
-    TaskRun,
-    TaskWorker,
-    refusal,
-    status_words,
-    variant_row,
-)
+from attnbench.features.quality.task import QualityFigure, Result, ResultGroup, TaskRun
+from attnbench.features.quality.trial import TrialPlan, chosen_variants, trial_steps
 from attnbench.models import wrong_level
 from impls.problem import Problem
-from impls.spec import Variant
 
 ORIGINAL_S, USUAL_S, LIMIT_S = 28.0, 6.0, 240.0
 """Seconds of the original model; what a variant usually takes besides its pairs, and may take."""
@@ -71,51 +51,24 @@ class ModelOptions:
         """The attention call of a text."""
         return Problem(q_len=8, kv_len=8, dtype=self.dtype, device=self.device)
 
-
-class ModelTrial:
-    """The original model first, then one variant after another in it."""
-
-    def __init__(
-        self,
-        texts: Sequence[str],
-        options: ModelOptions,
-        worker: TaskWorker,
-        tables: Sequence[str],
-        folder: Path,
-    ) -> None:
-        """Run the original, whose embeddings go to ``folder``; raises CantBeDone if it can't be."""
-        self._options, self._worker = options, worker
-        self._shared = asdict(options) | {"tables": list(tables), "folder": str(folder)}
-        self.original: Row = {"floor": []}
-        answer, question = f"{WORKER_MODULE}:original", {**self._shared, "texts": list(texts)}
-        for stage in worker.original(answer, question, options.limit_s):
-            self.original |= stage.get("original", {})
-            self.original["floor"] += [stage["floor"]] if "floor" in stage else []
-
-    def run_variant(self, variant: Variant) -> Row:
-        """A row of evidence, whatever becomes of the process after the embeddings, or before."""
-        more = {"variant": variant.label, "plain": self.original["plain"]}
-        row: Row = {
-            **variant_row(variant, "failed", "it gave no answer"),
-            **{"steps": [], "amiss": []},
-        }
-        answer, question = f"{WORKER_MODULE}:variant", self._shared | more
-        for stage in self._worker.stages(answer, question, self._options.limit_s):
-            if "step" in stage:
-                row["steps"].append(stage["step"])
-            elif "cosines" in row and "status" in stage:
-                row["amiss"].append(status_words(stage))
-            else:
-                row |= stage
-        return row
+    def plan(self, texts: Sequence[str], tables: Sequence[str]) -> TrialPlan:
+        """What the process is asked."""
+        return TrialPlan(
+            worker_module=WORKER_MODULE,
+            question=asdict(self) | {"tables": list(tables)},
+            original_only={"texts": list(texts)},
+            problem=self.problem,
+            original_s=ORIGINAL_S * pace(),
+            variant_s=self.guess_s,
+            limit_s=self.limit_s,
+            lists={"step": "steps"},
+            figures="cosines",
+        )
 
 
 def start(arguments: argparse.Namespace) -> TaskRun:
     """``attnbench quality model [VARIANT …]``: the exact variants first."""
-    table = impls.table(arguments.table)
-    variants = [table.find(name) for name in arguments.variants]
-    variants = variants or [row for row in table.rows.values() if wrong_level(row) is None]
-    variants.sort(key=lambda row: row.computes != "softmax")
+    variants = chosen_variants(arguments, wrong_level)
     lengths = tuple(sorted(set(arguments.seq or ModelOptions.seq)))
     session = open_session(arguments, lengths)
     options = ModelOptions(
@@ -126,29 +79,13 @@ def start(arguments: argparse.Namespace) -> TaskRun:
         margin=stored_margin(Path(arguments.out), session.machine, session.settings),
     )
     header = session.header(arguments, asdict(options)) | {"original": {"floor": []}}
-
-    def steps(progress: Progress) -> Generator[Row | None]:
-        refusals = [refusal(row, options.problem, session.machine) for row in variants]
-        each_s = [options.guess_s if refused is None else 0.0 for refused in refusals]
-        progress.expect(guesses := [ORIGINAL_S * pace(), *each_s])
-        say(f"the original model, then {len(variants)} variants; about {roughly(sum(guesses))}")
-        progress.step("the original model")
-        limited = session.device == "cpu"
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            TaskWorker(session.settings.threads, limited=limited) as worker,
-        ):
-            trial = ModelTrial(session.texts, options, worker, arguments.table, Path(folder))
-            header["original"] = trial.original
-            yield None
-            for variant, refused in zip(variants, refusals, strict=True):
-                progress.step(variant.label)
-                row = trial.run_variant(variant) if refused is None else refused
-                if row["status"] in {*FINDINGS, Status.TIMED_OUT}:
-                    progress.tell(f"{row['variant']}: {status_words(row)}", "yellow")
-                yield row
-
-    return TaskRun(session.device, header, steps)
+    plan = options.plan(session.texts, arguments.table)
+    threads = session.settings.threads
+    return TaskRun(
+        session.device,
+        header,
+        lambda progress: trial_steps(plan, variants, session.machine, threads, header, progress),
+    )
 
 
 LONG, ENOUGH = 128, 8

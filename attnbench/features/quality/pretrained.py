@@ -34,9 +34,14 @@ def model_folder() -> Path:
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise CantBeDone(f"the weights of {MODEL} are not installed: {WEIGHTS}")
+    require_transformers()
+    return Path(spec.origin).parent / "model"
+
+
+def require_transformers() -> None:
+    """Raise CantBeDone where it is not installed."""
     if importlib.util.find_spec("transformers") is None:
         raise CantBeDone("transformers is not installed: pip install 'transformers>=5.23'")
-    return Path(spec.origin).parent / "model"
 
 
 def versions() -> dict[str, str]:
@@ -56,16 +61,21 @@ def built_in_texts() -> list[str]:
     return [*texts, *(folder / "passages.txt").read_text("utf-8").splitlines()]
 
 
-def read_texts(path: Path) -> list[str]:
-    """A text a line; raises :class:`CantBeDone` for a bad file."""
+def read_utf8(path: Path) -> str:
+    """A file's text; raises :class:`CantBeDone` for a bad file."""
     try:
-        content = path.read_text("utf-8-sig")
+        return path.read_text("utf-8-sig")
     except OSError as error:
         raise CantBeDone(f"can't read --texts {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise CantBeDone(
             f"--texts {path} is not UTF-8 (byte {error.start}); save it as UTF-8"
         ) from None
+
+
+def read_texts(path: Path) -> list[str]:
+    """A text a line; raises :class:`CantBeDone` for a bad file."""
+    content = read_utf8(path)
     texts = [text for line in content.splitlines() if (text := line.strip())]
     if not LEAST <= len(texts) <= MOST:
         raise CantBeDone(
@@ -76,9 +86,11 @@ def read_texts(path: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Session:
-    """Everything that both tasks with the trained model need before they begin."""
+    """Everything that tasks with a trained model need before they begin."""
 
     machine: Machine
+    model: Row
+    """Its name and the versions of what it is made of."""
     texts: Sequence[str]
     settings: Settings
     device: str
@@ -90,7 +102,7 @@ class Session:
         digest = hashlib.sha256("\n".join(self.texts).encode()).hexdigest()[:12]
         return made_here(
             self.machine,
-            model={"name": MODEL, **versions()},
+            model=self.model,
             texts={
                 "source": Path(source).name if source else "built in",
                 "digest": digest,
@@ -104,17 +116,24 @@ class Session:
 
 def open_session(arguments: argparse.Namespace, lengths: Sequence[int]) -> Session:
     """Raises :class:`CantBeDone` for a missing model, bad texts, device, dtype or length."""
-    machine, file = this_machine(), getattr(arguments, "texts", None)
+    file = getattr(arguments, "texts", None)
     model_folder()
     texts = read_texts(Path(file)) if file else built_in_texts()
-    settings = Settings(threads=pinned(arguments.threads, machine))
-    device = arguments.device or machine.devices[-1]
-    dtype = LONG.get(arguments.dtype, arguments.dtype)
-    here(device, machine)
+    session = session_with(arguments, {"name": MODEL, **versions()}, texts)
     for length in lengths:
-        Problem(q_len=length, kv_len=length, dtype=dtype, device=device)
+        Problem(q_len=length, kv_len=length, dtype=session.dtype, device=session.device)
     if max(lengths) > LONGEST:
         raise InvalidProblem(
             f"--seq {max(lengths)} is longer than the model has places for: {LONGEST} at the most"
         )
-    return Session(machine, texts, settings, device, dtype)
+    return session
+
+
+def session_with(arguments: argparse.Namespace, model: Row, texts: Sequence[str]) -> Session:
+    """On the device and with the threads and the dtype asked for; raises CantBeDone."""
+    machine = this_machine()
+    settings = Settings(threads=pinned(arguments.threads, machine))
+    device = arguments.device or machine.devices[-1]
+    here(device, machine)
+    dtype = LONG.get(arguments.dtype, arguments.dtype)
+    return Session(machine, model, texts, settings, device, dtype)

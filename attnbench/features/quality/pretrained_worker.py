@@ -5,7 +5,6 @@ Texts are embedded in padded batches, or one by one where a variant takes no pad
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
@@ -19,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AttentionInterface, AutoTokenizer, BertModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.utils import logging
 
 import impls
 from attnbench.core.record import Error
@@ -27,12 +25,18 @@ from attnbench.core.stats import StopRule
 from attnbench.core.stats import compare as compare_in_pairs
 from attnbench.features.quality.model import LONG
 from attnbench.features.quality.pretrained import LONGEST, model_folder
+from attnbench.features.quality.swappable import (
+    ORIGINAL,
+    SwappableModel,
+    load_quietly,
+    own_words,
+)
 from attnbench.gate import budget
 from attnbench.gate.findings import Wrong
 from attnbench.gate.oracle import compare, worse
 from attnbench.meter.clocks import clock_for
 from attnbench.models.attention import NotServed
-from attnbench.models.transformers import OTHERS, register_row
+from attnbench.models.transformers import register_row
 from impls.errors import CantBeDone
 from impls.masks import Mask
 from impls.problem import Problem
@@ -41,15 +45,13 @@ from impls.spec import Variant
 Stages = Iterator[dict[str, Any]]
 Ids = Sequence[Sequence[int]]
 """Texts as numbers of tokens."""
-ORIGINAL = "sdpa"
 PADDING, TOGETHER = Mask.parse("padding:4,8"), 16
 """Two texts of different length; the texts of a batch."""
 
 
 def load_model(dtype: str, device: str, attention: str = ORIGINAL) -> nn.Module:
     """The model with one of transformers' own attentions, in evaluation mode."""
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    load_quietly()
     model: nn.Module = BertModel.from_pretrained(
         model_folder(),
         attn_implementation=attention,
@@ -65,28 +67,6 @@ def tokenize(texts: Sequence[str]) -> list[list[int]]:
     tokenizer = AutoTokenizer.from_pretrained(model_folder(), local_files_only=True)
     ids: list[list[int]] = tokenizer(list(texts), truncation=True, max_length=LONGEST)["input_ids"]
     return ids
-
-
-class SwappableModel:
-    """A model that can be given another attention, again and again."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model, self.device = model, next(model.parameters()).device
-        self._configs: dict[str, Any] = {}
-
-    def use(self, name: str) -> None:
-        """Put an attention into all layers."""
-        if name not in self._configs:
-            config: Any = copy.deepcopy(self.model.config)
-            config._attn_implementation = name
-            self._configs[name] = config
-        for layer in self.model.encoder.layer:  # type: ignore[union-attr]
-            layer.attention.self.config = self._configs[name]
-
-
-def own_words(why: NotServed) -> str:
-    """A variant's own sentence, without the layer that called it and the alternatives."""
-    return str(why).partition(": ")[2].removesuffix(f"; {OTHERS}")
 
 
 def embed(model: nn.Module, ids: Ids, together: int) -> Tensor:
@@ -223,7 +203,9 @@ def variant(question: Mapping[str, Any]) -> Stages:
     swappable = SwappableModel(load_model(dtype, device))
     swappable.use(name)
     embeddings = embed(swappable.model, ids, together_for(row, dtype, device))
-    figures = judge_embeddings(embeddings, row, want, Error.from_dict(question["plain"]), dtype)
+    figures = judge_embeddings(
+        embeddings, row, want, Error.from_dict(question["original"]["plain"]), dtype
+    )
     yield figures
     if figures["status"] == "wrong":
         return

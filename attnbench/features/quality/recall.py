@@ -7,7 +7,6 @@ takes for its steps: the mean over seeds, with Student's 95 % interval.
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,16 +22,16 @@ from attnbench.command.terminal import say
 from attnbench.core.evidence import Evidence, made_here
 from attnbench.core.format import counted, duration, percent, roughly
 from attnbench.core.machine import Machine, pace, this_machine
-from attnbench.core.stats import CONFIDENCE, student_quantile
 from attnbench.core.tuned import TunedOptions
 from attnbench.features.quality.task import (
     Judgement,
-    QualityFigure,
     Result,
     ResultGroup,
     Row,
     TaskRun,
     TaskWorker,
+    mean_figure,
+    ratio_figure,
     refusal,
     status_words,
     variant_row,
@@ -302,19 +301,6 @@ LEVEL = 0.99
 """The accuracy that a variant should reach."""
 
 
-def over_seeds(
-    values: Sequence[float], least: float = -math.inf, most: float = math.inf
-) -> QualityFigure | None:
-    """The mean with Student's interval, cut to what the values may be; None of no values."""
-    if not values:
-        return None
-    mean, n = statistics.fmean(values), len(values)
-    if n == 1:
-        return QualityFigure(mean)
-    half = student_quantile((1 + CONFIDENCE) / 2, n - 1) * statistics.stdev(values) / math.sqrt(n)
-    return QualityFigure(mean, max(least, mean - half), min(most, mean + half))
-
-
 def results(evidence: Evidence) -> list[ResultGroup]:
     """After the same steps and after the same time; nothing where the baseline wasn't trained."""
     rows, baseline = [row for row in evidence.rows if row["curve"]], evidence.made["baseline"]
@@ -345,13 +331,13 @@ def _at_the_end(
     for name, some in by_variant.items():
         looks = [look for row in some for look in _ends(row["curve"], by_steps, setting.steps)]
         scores = {
-            f"{pairs} pairs": over_seeds([x["accuracy"][str(pairs)] for x in looks], 0.0, 1.0)
+            f"{pairs} pairs": mean_figure([x["accuracy"][str(pairs)] for x in looks], 0.0, 1.0)
             for pairs in setting.pairs
         }
         times = {row["seed"]: float(row["curve"][-1]["step_s"]) for row in some}
-        steps = over_seeds([float(look["step"]) for look in looks])
+        steps = mean_figure([float(look["step"]) for look in looks])
         state = next((row["state_numbers"] for row in some if row["state_numbers"]), None)
-        ratio = _ratio([times[seed] / own_s[seed] for seed in times.keys() & own_s.keys()])
+        ratio = ratio_figure([times[n] / own_s[n] for n in times.keys() & own_s.keys()])
         results.append(
             Result(
                 variant=name,
@@ -370,15 +356,6 @@ def _at_the_end(
 def _ends(curve: Sequence[Row], by_steps: bool, steps: int) -> list[Row]:
     """The first checkpoint at which the budget was over, if it was."""
     return [x for x in curve if (x["step"] == steps if by_steps else x["in_time"])][:1]
-
-
-def _ratio(ratios: Sequence[float]) -> QualityFigure | None:
-    """The geometric mean of ratios seed by seed, and its interval."""
-    mean = over_seeds([math.log(ratio) for ratio in ratios])
-    if mean is None:
-        return None
-    ends = (None if x is None else math.exp(min(x, 700.0)) for x in (mean.low, mean.high))
-    return QualityFigure(math.exp(mean.value), *ends)
 
 
 def notes(evidence: Evidence) -> list[str]:

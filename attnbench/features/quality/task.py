@@ -11,6 +11,8 @@ What needs torch runs in a process of its own, which a :class:`TaskWorker` asks.
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,6 +23,7 @@ from msgspec import Struct
 from attnbench.command.progress import Progress
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.process import Worker, WorkerLost
+from attnbench.core.stats import CONFIDENCE, student_quantile
 from attnbench.models import wrong_level
 from impls.errors import CantBeDone
 from impls.problem import Problem
@@ -48,6 +51,8 @@ class Judgement(StrEnum):
     OPEN = "can't be told of"
 
 
+MOST_LOG = 700.0
+"""The largest logarithm of a number of float64, about."""
 MARKS = {Judgement.KEEPS: " ✓", Judgement.LACKS: "", Judgement.OPEN: " ?"}
 
 
@@ -77,10 +82,48 @@ class QualityFigure(Struct, frozen=True):
         return value, value if low is None else low, value if high is None else high
 
     @property
+    def powers(self) -> QualityFigure:
+        """Of a logarithm, the number itself."""
+        return QualityFigure(
+            math.exp(min(self.value, MOST_LOG)),
+            *(None if x is None else math.exp(min(x, MOST_LOG)) for x in (self.low, self.high)),
+        )
+
+    @property
     def with_ends(self) -> str:
         """``0.987 [0.981, 0.993]``"""
         ends = "" if self.low is None else f" [{self.low:.3f}, {self.high:.3f}]"
         return f"{self.value:.3f}{ends}"
+
+
+def mean_figure(
+    values: Sequence[float],
+    least: float = -math.inf,
+    most: float = math.inf,
+    *,
+    confidence: float = CONFIDENCE,
+    rerun: bool = False,
+) -> QualityFigure | None:
+    """The mean with Student's interval, cut to what the values may be; None of no values.
+
+    ``rerun``: the interval that the mean of as many other values falls into.
+    """
+    if not values:
+        return None
+    mean, n = statistics.fmean(values), len(values)
+    if n == 1:
+        return QualityFigure(mean)
+    half = student_quantile((1 + confidence) / 2, n - 1) * statistics.stdev(values) / math.sqrt(n)
+    half *= math.sqrt(2) if rerun else 1
+    return QualityFigure(mean, max(least, mean - half), min(most, mean + half))
+
+
+def ratio_figure(
+    ratios: Sequence[float], *, confidence: float = CONFIDENCE
+) -> QualityFigure | None:
+    """The geometric mean of ratios, and its interval."""
+    mean = mean_figure([math.log(ratio) for ratio in ratios], confidence=confidence)
+    return None if mean is None else mean.powers
 
 
 class Result(Struct, frozen=True):
@@ -96,7 +139,7 @@ class Result(Struct, frozen=True):
     step_s: float | None = None
     faster: bool = False
     """Than the baseline, beyond doubt."""
-    more: Mapping[str, float | None] = {}
+    more: Mapping[str, QualityFigure | float | None] = {}
     """Further columns."""
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -15,11 +17,17 @@ from rich.markup import escape
 from attnbench.command.progress import Progress
 from attnbench.command.terminal import INTERRUPTED, say
 from attnbench.core.disk import StoreError, write_whole
-from attnbench.core.evidence import Evidence, check_writable, read_evidence, save_evidence
+from attnbench.core.evidence import (
+    Evidence,
+    check_writable,
+    evidence_name,
+    read_evidence,
+    save_evidence,
+)
 from attnbench.core.lock import lock_for
 from attnbench.core.machine import this_machine
 from attnbench.core.record import FINDINGS, NOT_TRIED, Status
-from attnbench.features.quality import model, real, recall, view
+from attnbench.features.quality import lm, model, real, recall, view
 from attnbench.features.quality.task import ResultGroup, Row, TaskRun
 from attnbench.report import tidy
 from attnbench.report.tables import FAINT, console
@@ -27,10 +35,12 @@ from attnbench.report.tables import show as show_table
 from attnbench.sweep.sweep import Interrupt
 from impls.errors import CantBeDone
 
-TASKS: Mapping[str, Any] = {"recall": recall, "model": model, "real": real}
+TASKS: Mapping[str, Any] = {"recall": recall, "model": model, "real": real, "lm": lm}
 """The module of each, as :mod:`attnbench.features.quality.task` describes it."""
 NOT_RUN = ("refused", *NOT_TRIED)
 """Statuses of variants that were not tried."""
+SAVED_S = 2.0
+"""The rows so far are saved no oftener."""
 MISFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 """The errors of evidence that is not as attnbench writes it."""
 
@@ -48,7 +58,8 @@ def quality(arguments: argparse.Namespace) -> int:
     if arguments.source is None:
         run = TASKS[name].start(arguments)
         check_writable(Path(arguments.out), this_machine())
-        return _keep(arguments, *_collect(run))
+        kept = evidence_name(name)
+        return _keep(arguments, kept, *_collect(run, partial(_save, arguments, kept)))
     file = Path(arguments.source)
     evidence = read_evidence(file)
     if evidence.kind != name:
@@ -63,9 +74,16 @@ def quality(arguments: argparse.Namespace) -> int:
         raise StoreError(f"{file} is damaged ({why}): what it holds can't be shown") from None
 
 
-def _collect(run: TaskRun) -> tuple[Row, list[Row]]:
-    """The header and the rows until Ctrl-C, which may end the steps at a None."""
-    rows, stopped = list[Row](), False
+def _save(arguments: argparse.Namespace, file: str, header: Row, rows: list[Row]) -> Path:
+    """Keep what there is so far."""
+    return save_evidence(Path(arguments.out), Evidence(arguments.form, header, rows), file)
+
+
+def _collect(run: TaskRun, save: Callable[[Row, list[Row]], Path]) -> tuple[Row, list[Row]]:
+    """The header and the rows until Ctrl-C, which may end the steps at a None; those so far are
+    saved now and then, whatever becomes of this process.
+    """
+    rows, stopped, saved = list[Row](), False, monotonic()
     try:
         with (
             lock_for([run.device]),
@@ -75,6 +93,9 @@ def _collect(run: TaskRun) -> tuple[Row, list[Row]]:
         ):
             for row in remaining:
                 rows += [] if row is None else [row]
+                if rows and rows[-1]["status"] not in NOT_RUN and monotonic() - saved > SAVED_S:
+                    save({**run.header, "stopped": True}, rows)
+                    saved = monotonic()
                 if stopped := interrupt.asked:
                     break
     except KeyboardInterrupt:
@@ -82,14 +103,14 @@ def _collect(run: TaskRun) -> tuple[Row, list[Row]]:
     return {**run.header, "stopped": stopped}, rows
 
 
-def _keep(arguments: argparse.Namespace, header: Row, rows: list[Row]) -> int:
+def _keep(arguments: argparse.Namespace, name: str, header: Row, rows: list[Row]) -> int:
     """Keep evidence with its picture, if it has one, and print it; the exit status."""
     stopped = header["stopped"]
     if stopped and all(row["status"] in NOT_RUN for row in rows):
         say("attnbench: stopped before anything was tried; nothing is kept")
         return INTERRUPTED
     evidence = Evidence(arguments.form, header, rows)
-    file = save_evidence(Path(arguments.out), evidence)
+    file = _save(arguments, name, header, rows)
     groups = groups_of(evidence)
     status = _present(evidence, groups, file, arguments)
     words = ""

@@ -81,12 +81,21 @@ def _table(group: ResultGroup) -> Table:
         if timed:
             step, quick = result.step, GOOD if result.faster else ""
             cells += [result.step_s and ms(result.step_s), step and Styled(step.with_ends, quick)]
-        figures = (result.more.get(name) for name in more)
-        cells += [None if x is None else f"{x:,.0f}" for x in figures]
+        cells += [_plain(result.more.get(name)) for name in more]
         lines.append((result.variant, result.computes, *cells))
     right = [*scores, *(("ms", "of the time") if timed else ()), *more]
     heads = columns("variant", "computes", *right, right=right, wrap=["computes"])
     return Table(f"{group.setting}: {group.score}, to keep {group.level:g}", heads, lines)
+
+
+def _plain(x: QualityFigure | float | None) -> str | None:
+    if isinstance(x, QualityFigure):
+        digits = 3 if max(x.three) < 10 else 1
+        value, low, high = (f"{y:.{digits}f}" for y in x.three)
+        return value if low == high else f"{value} [{low}, {high}]"
+    if x is None:
+        return None
+    return f"{x:,.0f}" if abs(x) >= 100 or x == round(x) else f"{x:.3g}"
 
 
 def _score(score: QualityFigure | None, level: float) -> Styled | None:
@@ -120,10 +129,14 @@ def csv_rows(evidence: Evidence, groups: Sequence[ResultGroup]) -> Iterator[tidy
         for result in group.results:
             about = {"variant": result.variant, "computes": result.computes}
             took = {**tidy.flat({"step_s": result.step_s}), **_ends("ratio", result.step)}
+            more: tidy.Row = {}
+            for words, x in result.more.items():
+                name = words.replace(" ", "_")
+                more |= _ends(name, x) if isinstance(x, QualityFigure) else {name: x}
             for name in result.scores or [""]:
                 at = {**about, "setting": group.setting, "score": name}
                 score = _ends("value", result.scores.get(name))
-                yield {**at, **score, **took, **result.more}
+                yield {**at, **score, **took, **more}
     shown = {result.variant for group in groups for result in group.results}
     for row in evidence.rows:
         if row["variant"] not in shown:

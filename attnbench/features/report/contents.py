@@ -108,6 +108,7 @@ def _title(runs: Sequence[ReportRun]) -> str:
 # ---- evidence beside the runs: claims, and what a variant costs a model --------------------------
 
 TITLES = {
+    "lm": "A causal language model, its attention replaced by each variant",
     "model": "A trained model, its attention replaced by each variant",
     "recall": "What small models recall that were trained with each variant",
     "real": "Error and skill on what that model’s layers hand to attention",

@@ -23,7 +23,7 @@ from attnbench.core.settings import KEPT, allocator_of
 from attnbench.features.report.contents import Contents
 from attnbench.report.figures.style import MARKERS, VariantLook
 from attnbench.report.scenes import ReportRun, Scene
-from attnbench.report.sentences import distinct_words
+from attnbench.report.sentences import distinct_words, parts
 from attnbench.sweep.presets import PRESETS
 from impls import Table, own_rows
 from impls.errors import CantBeDone
@@ -68,6 +68,11 @@ class PageCell:
         if skill is None or skill >= 0.0005:
             return format.percent(skill)
         return "< 0" if skill <= -0.005 else format.percent(0.0)
+
+    @property
+    def parts(self) -> str:
+        """The parts of its time, and what it selects."""
+        return parts(self.record)
 
 
 def cells_of(contents: Contents) -> list[PageCell]:
@@ -266,8 +271,9 @@ def panels_of(contents: Contents) -> dict[str, dict[str, Any]]:
         about = _row(row) if row else {"facts": []}
         core = not row or row.level == "core"
         code = {n: "\n".join(lines(name, p)) for n, p in problems.get(name, {}).items() if core}
-        model = "\n".join(in_transformers(name)) if core and look.family != "parallel" else ""
-        panels[str(look.number)] = {**about, "code": code, "transformers": model}
+        own = problems.get(name, {}).values()
+        model = in_transformers(name, problems=own) if core and look.family != "parallel" else []
+        panels[str(look.number)] = {**about, "code": code, "transformers": "\n".join(model)}
     return panels
 
 

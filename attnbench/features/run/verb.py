@@ -8,7 +8,7 @@ from itertools import chain
 from math import inf
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnbench.command import arguments
 from attnbench.command.terminal import INTERRUPTED, finding, say
@@ -18,12 +18,13 @@ from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from attnbench.command.progress import Progress
     from attnbench.models.capture.calls import SeenCalls
     from attnbench.report.scenes import ReportRun
     from attnbench.sweep.places import Places
+    from attnbench.sweep.presets import Preset
     from attnbench.sweep.start import Run
     from impls.problem import Problem
 
@@ -130,8 +131,12 @@ def start_run(args: argparse.Namespace, places: Places) -> Run:
         raise CantBeDone("--anyway requires --resume RUN")
     changes = arguments.grid_changes(args)
     beside = [f"--{name}".replace("_", "-") for name in changes if name != "budget"]
-    problems = problems_of(args.problems, [*beside, *["--preset"] * (args.preset is not None)])
-    if problems:
+    for name in ("preset", "model"):
+        beside += [f"--{name}"] * (getattr(args, name) is not None)
+    problems = problems_of(args.problems, beside)
+    if args.model is not None:
+        grid = _model_grid(args, changes, args.device or places.kind or places.machine.devices[-1])
+    elif problems:
         grid = grid_of(problems, "the problems of a program").with_(budget=changes.get("budget"))
     else:
         grid = start.find_preset(args.preset, places.machine)
@@ -140,6 +145,8 @@ def start_run(args: argparse.Namespace, places: Places) -> Run:
             # the first part's mask alone: what has another has lengths of its own
             grid = grid.products[0].with_(title=grid.title, phase=phases)
         grid = grid.with_(**changes).with_(device=places.kind)
+    if args.tp is not None and args.model is None:
+        raise CantBeDone("--tp requires --model")
     return start.begin(
         args.variants,
         grid,
@@ -149,10 +156,22 @@ def start_run(args: argparse.Namespace, places: Places) -> Run:
         threads=args.threads,
         allocator=args.allocator,
         energy=args.energy,
+        same_bits=args.same_bits,
         machine=places.machine,
         command=getattr(args, "command", None),
         problems=problems,
     )
+
+
+def _model_grid(args: argparse.Namespace, changes: Mapping[str, Any], device: str) -> Preset:
+    """The grid of ``--model``; raises CantBeDone where it can't be."""
+    from attnbench.sweep.models import grid_asked
+
+    if args.preset is not None:
+        raise CantBeDone("--model and --preset are both grids; leave one of them out")
+    grid = grid_asked(args.model, args.tp, device, changes)
+    say(grid.title)
+    return grid
 
 
 def problems_of(calls: SeenCalls | str | Path | None, beside: Sequence[str]) -> list[Problem]:
@@ -181,7 +200,7 @@ def _resumed(args: argparse.Namespace, places: Places) -> Run:
     from attnbench.core.store import named_run
     from attnbench.sweep import start
 
-    names = ("variants", "preset", "seed", "threads", "allocator", "problems")
+    names = ("variants", "preset", "model", "tp", "seed", "threads", "allocator", "problems")
     rest = [getattr(args, name) for name in names]
     if arguments.grid_changes(args) or any(x not in (None, []) for x in rest):
         raise StoreError("--resume takes the grid of the run it names; leave the rest out")
@@ -192,6 +211,7 @@ def _resumed(args: argparse.Namespace, places: Places) -> Run:
 
 def _conclude(run: ReportRun, arguments: argparse.Namespace, took_s: float) -> int:
     """The report, and the answer: as data, or on the screen."""
+    from attnbench.answer.layers import layer_choices, together
     from attnbench.answer.ranking import answers, margin_reason
     from attnbench.core.evidence import selfcheck_said
     from attnbench.core.record import NOT_TRIED
@@ -205,12 +225,15 @@ def _conclude(run: ReportRun, arguments: argparse.Namespace, took_s: float) -> i
         tidy.show(tidy.measurements(run))
         return finding(records)
     trust = selfcheck_said(run.header)
+    layers = layer_choices(run.records, run.header)
     if arguments.json:
         values = {
             "run": str(run.path),
             "selfcheck": trust,
             "records": [record.to_dict() for record in records],
             "answers": [answer.to_dict() for answer in answers(records)],
+            **({"layers": [each.to_dict() for each in layers]} if layers else {}),
+            **({"together": [each.to_dict() for each in together(layers)]} if layers else {}),
         }
         print(json.dumps(values))
         return finding(records)
@@ -221,5 +244,5 @@ def _conclude(run: ReportRun, arguments: argparse.Namespace, took_s: float) -> i
         lines += [margin_reason(records) if lines else none, trust]
         print("", *filter(None, lines), "", sep="\n")
     if not arguments.tables:
-        view.show_answer(run, roughly(took_s), report.index if report else None)
+        view.show_answer(run, roughly(took_s), report.index if report else None, layers)
     return finding(records)

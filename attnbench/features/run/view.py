@@ -12,14 +12,16 @@ from typing import Any
 
 from rich.text import Text
 
+from attnbench.answer.layers import LayerChoice
 from attnbench.answer.paste import command_words, lines_for
 from attnbench.answer.ranking import EXACT
 from attnbench.answer.regimes import Regime, regimes
 from attnbench.answer.standings import Standing
 from attnbench.core.format import first_few, mib, ms, percent, ratio, short
 from attnbench.core.record import FINDINGS, Record, Status
+from attnbench.report.layers import show_layers
 from attnbench.report.scenes import ReportRun, Scene, machine_line, not_advised, scenes
-from attnbench.report.sentences import beside, distinct_words, only
+from attnbench.report.sentences import beside, distinct_words, only, parts
 from attnbench.report.tables import (
     BAD,
     BEST,
@@ -45,10 +47,13 @@ FAULTS = 2
 """How many faults are named; the others are counted."""
 
 
-def show_answer(run: ReportRun, took: str, page: Path | None) -> None:
+def show_answer(
+    run: ReportRun, took: str, page: Path | None, layers: Sequence[LayerChoice] = ()
+) -> None:
     """Print which variant to use at each length of each regime; then the fastest of the first one.
 
-    ``took``: how long the run was. ``page``: its report.
+    ``took``: how long the run was. ``page``: its report. ``layers``: of a model's run, the answers
+    to print in their place.
     """
     out = console(min(WIDTH, console().width))
     timed = [scene for scene in scenes([run]) if scene.timed]
@@ -56,7 +61,10 @@ def show_answer(run: ReportRun, took: str, page: Path | None) -> None:
     alike = [w for w in words[0] if all(w in each for each in words)] if timed else []
     out.print(Text(_heading(run, [took, *alike], out.width), BOLD))
     below, links = list(_notes(run, timed)), list(_links(timed, page))
-    if timed:
+    if layers:
+        show_layers(run.header["grid"]["title"], layers, out.width)
+        out.print()
+    elif timed:
         answers, (*advice, code) = _answers(run, timed), _advice(run, timed, out.width)
         prose = sum(len(Text(line).wrap(out, out.width)) for line in [*advice, *below])
         used = 1 + 3 + len(answers.rows) + 1 + prose + 1 + 4 + len(links)
@@ -276,6 +284,8 @@ def _footnotes(records: Sequence[Record]) -> Iterator[str]:
     for record in records:
         flags, doubts = (record.time.flags, record.time.doubts) if record.time else ((), ())
         remarks = [(f"{'! ' * (flag in doubts)}{flag.split(':')[0]}: ", "") for flag in flags]
+        if made_of := parts(record):
+            remarks.append(("", f": {made_of}"))
         d, energy = record.determinism, record.energy
         if d is not None and False in (d.repeats, d.batch, d.place):
             remarks.append(("", f": {d.words()}"))

@@ -7,8 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from attnbench.command.terminal import say
 from attnbench.core.format import roughly
+from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
@@ -34,7 +37,11 @@ def show_list(arguments: argparse.Namespace) -> int:
     from attnbench.features.show import view
     from attnbench.report import tidy
 
+    if arguments.models:
+        return _show_models(arguments)
     table = impls.table(arguments.table)
+    if arguments.matrix:
+        return _show_matrix(arguments, [table.find(name) for name in table.rows])
     rows = [(row, *_missing(row)) for row in table.rows.values()]
     if arguments.csv:
         tidy.show(view.rows(rows, table.broken))
@@ -50,6 +57,38 @@ def show_list(arguments: argparse.Namespace) -> int:
         why = _availability(f"the row is broken: {row.reason}", row.remedy)
         listed.append({"name": row.name, "family": "", "computes": "", "level": "", **why})
     print(json.dumps(listed, indent=1))
+    return 0
+
+
+def _show_models(arguments: argparse.Namespace) -> int:
+    """``attnbench list --models``"""
+    from attnbench.features.show import view
+    from attnbench.report import tidy
+    from attnbench.sweep.models import models
+
+    some = models().values()
+    if arguments.json:
+        print(json.dumps([msgspec.to_builtins(model) for model in some], indent=1))
+    elif arguments.csv:
+        tidy.show(view.model_rows(some))
+    else:
+        view.show_models(some)
+    return 0
+
+
+def _show_matrix(arguments: argparse.Namespace, rows: list[Variant]) -> int:
+    from attnbench.features.show import support
+    from attnbench.report import tables, tidy
+
+    if arguments.why:
+        raise CantBeDone("--matrix and --why show different tables: leave one of them out")
+    if arguments.csv:
+        tidy.show(support.rows(rows))
+    elif arguments.json:
+        print(json.dumps(list(support.rows(rows)), indent=1))
+    else:
+        for part in support.matrix(rows):
+            tables.show(part)
     return 0
 
 

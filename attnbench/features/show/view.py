@@ -11,7 +11,10 @@ from attnbench.core.format import counted, duration, flop_rate, percent, size
 from attnbench.report import tidy
 from attnbench.report.tables import BAD, BOLD, GOOD, Styled, Table, columns, console, show_facts
 from attnbench.report.tables import show as show_table
+from attnbench.sweep.models import Model
 from impls import BrokenRow
+from impls.operators import OPERATORS
+from impls.problem import setting_words
 from impls.spec import Variant
 
 
@@ -96,6 +99,36 @@ def table(
     show_table(Table("", heads, lines, notes))
 
 
+def model_rows(models: Iterable[Model]) -> Iterator[tidy.Row]:
+    """A row a model and kind of layer."""
+    for model in models:
+        for kind in model.kinds:
+            sizes = kind.sizes("forward")
+            more = {name: getattr(kind, name) for name in ("mask", "scale", "softcap", "sinks")}
+            about = {"model": model.name, "kind": kind.name, "layers": kind.layers}
+            yield {**about, "operator": kind.operator, **sizes, **more, "source": model.source}
+
+
+def show_models(models: Iterable[Model]) -> None:
+    """``list --models``: a line a kind of layer, and where each model was read."""
+    lines, notes = [], []
+    for model in models:
+        for number, kind in enumerate(model.kinds):
+            sizes = kind.sizes("forward")
+            width = f"d{sizes['head_dim']}"
+            if sizes["v_head_dim"] != sizes["head_dim"]:
+                width += f"/{sizes['v_head_dim']}"
+            own = {name: x for name, (x,) in kind.parameters("forward").items() if name != "scale"}
+            more = setting_words(own)
+            shape = " ".join([f"h{kind.heads}/{kind.kv_heads}", width, kind.mask, *more])
+            name = "" if number else model.name
+            lines.append([name, kind.name, kind.layers, kind.operator, shape])
+        notes.append(f"{model.name}: {model.about}{'; ' * bool(model.note)}{model.note}")
+        notes[-1] += f". Source: {model.source}"
+    heads = columns("model", "kind", "layers", "operator", "a layer", right=["layers"])
+    show_table(Table("", heads, lines, notes))
+
+
 def show_variant(row: Variant, mathematics: str, reason: str | None, remedy: str) -> None:
     """``show NAME``: what it is, what it takes, what it costs."""
     out = console()
@@ -118,11 +151,20 @@ def show_variant(row: Variant, mathematics: str, reason: str | None, remedy: str
         f"masks {', '.join(row.on(device, 'masks'))}; {', '.join(row.on(device, 'phases'))}"
         for device in row.devices
     }
+    computed = OPERATORS[row.operator]
+    by_name = {n: spec for n, spec in computed.inputs.items() if spec.keyword}
+    by_name |= {n: spec for n, spec in computed.further.items() if n in row.parameters}
     facts |= {
+        "inputs by name": "; ".join(
+            f"{name} [{', '.join(spec.axes)}]" + " if set" * (name in computed.further)
+            for name, spec in by_name.items()
+        ),
+        "numbers": ", ".join(n for n in computed.numbers if n in row.parameters),
         "shapes": ", ".join(f"{what}: {words[can]}" for what, can in limits),
         "head_dim": f"{row.head_dims[0]} to {row.head_dims[1]}" if row.head_dims else "",
         "options": ", ".join(f"{k}={v}" for k, v in options.items()),
         "can be tuned": ", ".join(sorted(row.tunable)),
+        "timed in parts": ", ".join(row.parts),
         "core": f"{row.core.label}: {row.core.title}" if row.core else "",
         "requires": ", ".join(row.requires),
         "paper": row.paper,

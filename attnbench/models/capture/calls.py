@@ -54,14 +54,13 @@ class Site(msgspec.Struct, frozen=True):
     seconds: Seconds
     backward_s: Seconds = 0.0
     share: float | None = None
-    scale: float = 0.0
     note: str = ""
     call: CallForm | None = None
     """The form of the call; None where it could not be seen."""
     new_masks: Count = 0  # calls whose mask was a tensor that was not seen before
     changes: bool = False  # whether the mask hides other keys in other calls of the place
     faithful: bool = True
-    """True where the problem describes all that the call computes, but for dropout and scale."""
+    """True where the problem describes all that the call computes, but for dropout."""
 
     @property
     def total_s(self) -> float:
@@ -81,6 +80,9 @@ class Site(msgspec.Struct, frozen=True):
         fields = {name: values["problem"][name] for name in Problem().to_dict()}
         set_ones = PARAMETERS.keys() & values["problem"].keys()
         fields |= {name: values["problem"][name] for name in set_ones}
+        if values.get("scale"):  # an earlier version had it beside the problem
+            fields.setdefault("scale", values["scale"])
+            values = {**values, "note": _without_scale(values.get("note", ""))}
         site = msgspec.convert({**values, "problem": Problem.from_dict(fields)}, cls)
         if site.calls < 1 and not site.via.endswith("compiled"):  # of an earlier version
             raise ValueError(f"calls of {site.site} is {site.calls}")
@@ -95,6 +97,11 @@ class Site(msgspec.Struct, frozen=True):
             backward_s=self.backward_s + other.backward_s,
             new_masks=self.new_masks + other.new_masks,
         )
+
+
+def _without_scale(note: str) -> str:
+    """A note of an earlier version, less what it says of a scale that is the problem's now."""
+    return "; ".join(x for x in note.split("; ") if not x.startswith("its scores are scaled by "))
 
 
 class SeenCalls(msgspec.Struct):
@@ -266,7 +273,7 @@ class Gathered:
             bare = p.with_(q_len=1, kv_len=1, mask=replace_fields(p.mask, parts=()))
             names = str(p.mask) if any(m.file for m in p.mask.parts) else p.mask.kinds
             how = site.call and site.call.kind
-            kind = site.site, site.via, site.scale, site.note, site.faithful, bare, names, how
+            kind = site.site, site.via, site.note, site.faithful, bare, names, how
             some = self._sums.setdefault(kind, {}).setdefault(octave(p), {})
             if p not in some and len(some) >= MOST:
                 p = min(some, key=lambda x: abs(x.kv_len - site.problem.kv_len))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.capture.places import Where, place_text
 from attnbench.models.mask_of import phase_of, problem_of
 from impls.masks import Shape
-from impls.problem import is_usual
+from impls.operators import PARAMETERS
 from impls.spec import DEVICES
 
 PLAIN = (type(None), Tensor, torch.nn.Parameter)
@@ -60,6 +60,8 @@ class CapturedCall(NamedTuple):
     """The tensors at which the gradient ends, if not q, k and v, which are then views of these."""
     gradient: bool = False  # whether compiled code may ask for one, which its tensors don't say
     weights_used: bool = False  # whether the program was seen to use the weights it wrote out
+    softcap: float | None = None
+    sinks: Tensor | None = None
 
     def full_form(self) -> CallForm:
         """Its form, as far as its arguments show it: what ran in it is not known yet."""
@@ -76,7 +78,6 @@ class CapturedCall(NamedTuple):
             mask=None if mask is None else _tensor_form(mask),
             mask_type=self.mask_type or ("" if type(mask) in PLAIN else type(mask).__name__),
             is_causal=bool(self.is_causal),
-            scale=self.scale if isinstance(self.scale, float) else None,
             dropout=float(self.dropout),
             enable_gqa=bool(self.enable_gqa),
             disabled=disabled_kernels(kind),
@@ -102,6 +103,19 @@ class CapturedCall(NamedTuple):
         q, v = _four(self.q), _four(self.v)
         return phase_of(Shape(q[0], q[1], q[2], v[2]), mask.mask, gradient=gradient)
 
+    def parameters(self, mask: FoundMask) -> tuple[dict[str, Any], str]:
+        """The parameters of its operator that it sets, and what of them no problem can have."""
+        number = mask.softcap if self.softcap is None else self.softcap
+        numbers = {"scale": self.scale, "softcap": number}
+        values: dict[str, Any] = {n: float(x) for n, x in numbers.items() if x is not None}
+        if self.sinks is not None:
+            values["sinks"] = True
+            if tuple(self.sinks.shape) != _four(self.q)[1:2]:
+                return values, "its sinks are not one a head"
+        wrong = {name: PARAMETERS[name].fault(value) for name, value in values.items()}
+        notes = [f"its {n} is {values[n]:g}, not {need}" for n, need in wrong.items() if need]
+        return {n: x for n, x in values.items() if not wrong[n]}, "; ".join(notes)
+
     def site(self, where: Where, mask: FoundMask, form: CallForm) -> Site:
         """A site without calls; raises CantBeDone where there is no such problem."""
         device, dtype = self.q.device.type, dtype_name(self.q.dtype)
@@ -110,13 +124,13 @@ class CapturedCall(NamedTuple):
         shapes = _four(self.q), _four(self.v)
         phase = self.phase(mask, gradient=form.gradient)
         on = "cpu" if device == "meta" else device
-        problem = problem_of(*shapes, dtype, on, mask.mask, phase)
-        scaled = self.scale is not None and not is_usual(self.scale, problem.head_dim)
+        parameters, unlike = self.parameters(mask)
+        problem = problem_of(*shapes, dtype, on, mask.mask, phase).with_(**parameters)
         notes = {
             mask.note: True,
             self.note: True,
+            unlike: True,
             f"it drops {self.dropout:g} of the weights, and the problem none": self.dropout > 0,
-            f"its scores are scaled by {self.scale or 0:.4g}, and not as the problem's": scaled,
             "on the meta device: nothing was computed": device == "meta",
             "torch computes it in one operator with more than attention: its seconds are not "
             "known": self.api == "fast path",
@@ -127,9 +141,8 @@ class CapturedCall(NamedTuple):
             self.via,
             calls=0,
             seconds=0.0,
-            scale=problem.scale if self.scale is None else float(self.scale),
             note="; ".join(note for note, so in notes.items() if note and so),
-            faithful=not (self.note or mask.note),
+            faithful=not (self.note or mask.note or unlike),
         )
 
 

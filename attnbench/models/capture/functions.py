@@ -21,7 +21,7 @@ from attnbench.models.capture import products
 from attnbench.models.capture.captured_call import CapturedCall
 from attnbench.models.capture.compiled import meet, put_compilers
 from attnbench.models.capture.kernels import QKV
-from attnbench.models.capture.libraries import inexpressible
+from attnbench.models.capture.libraries import caps_of, inexpressible
 from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.capture.operators import put_operators
 from attnbench.models.capture.places import locate, place_text
@@ -50,6 +50,10 @@ def put_torch(stands: Stands) -> None:
     softmax = partial(products.note_softmax, recent)
     stands.put(torch, "softmax", as_itself(softmax))
     stands.put(Tensor, "softmax", softmax)
+    tanh = partial(products.note_tanh, recent)
+    stands.put(torch, "tanh", as_itself(tanh))
+    for name in ("tanh", "tanh_"):
+        stands.put(Tensor, name, tanh)
 
 
 WORDS = (*QKV, "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
@@ -261,20 +265,25 @@ def layer_call(
     more: dict[str, Any],
 ) -> CapturedCall:
     """A layer's call, by what it called of torch's or else by its arguments."""
-    notes = inexpressible(more)
+    notes, caps = inexpressible(more), caps_of(more)
+    if caps["sinks"] is not None and via == "transformers sdpa":
+        notes.append("it has attention sinks, which transformers' sdpa leaves out")
     tensor = mask if isinstance(mask, Tensor) else None
     its = inner[0]() if len(inner) == 1 else None
     if its is not None and its.ends and its.q.shape != qkv[0].shape:
         its = None  # it packed its sequences into one
+    if its is not None and its.find_mask is None and caps["sinks"] is not None:
+        its = None  # of torch's function, whose keys the sinks may be among
     (q, k, v), note = qkv, "; ".join(notes)
     if its is not None:  # heads may have been packed for torch's function
         k, v = (x.detach()[:, :, : its.k.shape[2]] for x in (k, v))
         if its.find_mask is not None or its.q.shape == q.shape:
             form = its.full_form() if its.api != "other" else None
-            return its._replace(via=via, q=q, k=k, v=v, note=note, form=form)
+            caps["softcap"] = caps["softcap"] or its.softcap
+            return its._replace(via=via, q=q, k=k, v=v, note=note, form=form, **caps)
     scale, dropout, bias = (more.get(word) for word in ("scaling", "dropout", "position_bias"))
     api: Api = "eager" if via.endswith(" eager") else "other"
-    facts: Any = {"scale": scale, "dropout": dropout or 0.0, "bias": bias}
+    facts: Any = {"scale": scale, "dropout": dropout or 0.0, "bias": bias, **caps}
     if api == "eager" and wants_weights(module, more.get("output_attentions")):
         facts["returns"] = "weights"
     call = CapturedCall(via, q, k, v, tensor, **facts, api=api, note=note)

@@ -31,11 +31,7 @@ Find = Callable[[Masks, Shape], FoundMask]
 TENSORS = ("qkv", "kv", "q", "k", "v", "query", "key", "value", "k_cache", "v_cache")
 UNKNOWN_LENGTHS = "its lengths are on the GPU, and were not read"
 INEXPRESSIBLE = {
-    "softcap": "its scores are capped",
     "alibi_slopes": "it has ALiBi slopes",
-    "learnable_sink": "it has attention sinks",
-    "s_aux": "it has attention sinks",
-    "sinks": "it has attention sinks",
     "qv": "it adds a second product to its scores",
     "attention_chunk": "it attends in chunks",
     "gather_kv_indices": "it picks its keys",
@@ -50,6 +46,8 @@ INEXPRESSIBLE = {
     "return_lse": "it returns its log-sum-exp too",
 }
 """Arguments that ask, where they are not false, for what a problem can't describe."""
+SINKS = ("s_aux", "learnable_sink", "sinks")
+"""What an argument with a logit for each head is called."""
 _lengths = WhileAlive()
 
 
@@ -77,11 +75,17 @@ def call_of(via: str, values: Values, *, heads_first: bool = False) -> CapturedC
         find_mask=find,
         note="; ".join(inexpressible(values)),
         ends=ends,
+        **caps_of(values),
     )
 
 
 def _first(values: Values, *names: str) -> Any:
     return next((values[x] for x in names if values.get(x) is not None), None)
+
+
+def caps_of(values: Values) -> dict[str, Any]:
+    """The soft cap and the sinks that these arguments ask for; a cap of 0 is none."""
+    return {"softcap": values.get("softcap") or None, "sinks": _first(values, *SINKS)}
 
 
 def inexpressible(values: Values) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from math import prod
+from math import prod, tanh
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,10 +40,13 @@ FLEX_MOST = 256
 
 
 class FoundMask(NamedTuple):
-    """A mask, and what is not known of it: nothing, where the note is empty."""
+    """A mask, and what is not known of it: nothing, where the note is empty; with the soft cap that
+    the same function puts on the scores.
+    """
 
     mask: Mask
     note: str = ""
+    softcap: float | None = None
 
 
 class Masks:
@@ -118,13 +121,16 @@ class Masks:
                 return FoundMask(FULL, "its mask is too large to be asked about every pair")
             with torch.no_grad():
                 table = None if block_mask is None else _visible(block_mask, shape, device)
-                added = None if score_mod is None else _added(score_mod, shape, device)
-            if added is not None:
-                table = added if table is None else torch.where(table, added, -torch.inf)
+                effect = None if score_mod is None else _effect(score_mod, shape, device)
+            if effect is not None:
+                table = (
+                    effect.added if table is None else torch.where(table, effect.added, -torch.inf)
+                )
             result = self.of(table, False, shape)
-            if added is None and score_mod is not None:
-                return FoundMask(result.mask, "its score_mod does more than add to the scores")
-            return result
+            if effect is None and score_mod is not None:
+                note = "its score_mod does more than cap the scores and add to them"
+                return FoundMask(result.mask, note)
+            return result if effect is None else result._replace(softcap=effect.softcap)
 
         if (thing := score_mod if block_mask is None else block_mask) is None:
             return FoundMask(FULL)
@@ -163,16 +169,40 @@ def _visible(block_mask: Any, shape: Shape, device: torch.device) -> Tensor:
     return table & blocks[..., : shape.q_len, : shape.kv_len].to(device)
 
 
-def _added(score_mod: Any, shape: Shape, device: torch.device) -> Tensor | None:
-    """The number that it adds to any score; None where it does something else."""
+class ScoreEffect(NamedTuple):
+    """The effect of a score function: a soft cap on any score, and the number that it then adds."""
+
+    added: Tensor
+    softcap: float | None = None
+
+
+FAR = -1e6
+"""A score beyond every soft cap."""
+
+
+def _effect(score_mod: Any, shape: Shape, device: torch.device) -> ScoreEffect | None:
+    """What it does to scores of every size; None where that is something else."""
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
     from torch.nn.attention.flex_attention import _vmap_for_bhqkv
 
     places = [torch.arange(n, device=device) for n in shape]
     mapped = _vmap_for_bhqkv(score_mod, prefix=(0,))
-    with TransformGetItemToIndex():
-        first, *others = [
-            mapped(torch.full(tuple(shape), score, device=device), *places) - score
-            for score in (0.0, 1.0, -64.0)
-        ]
-    return first if all(torch.allclose(first, x, rtol=1e-4, atol=1e-4) for x in others) else None
+
+    def at(score: float) -> Tensor:
+        with TransformGetItemToIndex():
+            values: Tensor = mapped(torch.full(tuple(shape), score, device=device), *places)
+        return values
+
+    added = at(0.0)
+    if all(torch.allclose(at(x) - x, added, rtol=1e-4, atol=1e-4) for x in (1.0, -64.0)):
+        return ScoreEffect(added)
+    ends = (added - at(FAR))[added.isfinite()]
+    cap = float(ends.median()) if ends.numel() else 0.0
+    if not 0 < cap < -FAR / 100:
+        return None
+    cap = float(f"{cap:.6g}")
+    for score in (1.0, cap / 2, -cap, 4 * cap):
+        near = 1e-3 * min(abs(score), cap)
+        if not torch.allclose(at(score), added + cap * tanh(score / cap), 1e-3, near):
+            return None
+    return ScoreEffect(added, cap)

@@ -3,7 +3,8 @@
 Where a softmax is taken of something that has as many numbers as a product before it, and the next
 product takes its result, these are attention. Queries, keys and values are the products' operands;
 the scale and the mask are read off the scores, by taking the plain product of queries and keys from
-them. That is done for the first calls of a place, and later as far as the program has time for it.
+them. A soft cap shows by its ``tanh``, and sinks by a last column of scores that is alike for all
+queries. That is done for the first calls of a place, and later as far as the program has time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from attnbench.models.capture.clocks import Span
 from attnbench.models.capture.places import locate
 from attnbench.models.capture.readers import may_use
 from attnbench.models.capture.recorder import NOW, Recorder
-from attnbench.models.mask_of import hides
+from attnbench.models.capture.scores import (
+    Product,
+    Scores,
+    fewest,
+    of_a_head,
+    read_scores,
+    read_weights,
+    sample,
+)
 
 Function = Callable[..., Any]
 ACTIVATION = 3  # dimensions of an activation, at least
@@ -32,30 +41,7 @@ BACK, ON = 4, 2
 """Products before a softmax that may have made its scores, and after it that may use it."""
 FIRST = 4  # calls of a place that are looked at however long that takes
 REMEMBERED = 1024
-CLOSE, ROUNDED = 2e-2, 64
-"""Largest distance of a score from its parts: a share of the largest score, and no more than so
-many times what the dtype tells apart."""
-ENOUGH = 64  # scores, at the least, of which it is said how they are bent
 PROXY = torch._C._TorchDispatchModeKey.PROXY
-
-
-class Product(NamedTuple):
-    """A product as rows [..., n, d] and columns [..., m, d], and how its result lies."""
-
-    name: str
-    rows: Tensor
-    columns: Tensor
-    order: tuple[int, ...]  # the axes of the result, as [..., n, m] has them
-    span: Span | None = None
-    numbers: int = 0
-
-
-class Scores(NamedTuple):
-    """The scale and the mask between scores and the plain product; ``note``: what was not read."""
-
-    scale: float
-    mask: Tensor | None = None
-    note: str = ""
 
 
 class HandWritten:
@@ -103,13 +89,25 @@ class Recent(threading.local):
             self.weights = weights if self.left else None
         self.products.append(product._replace(span=span, numbers=out.numel()))
 
+    def tanh(self, out: Tensor) -> None:
+        """A tanh of scores, or of anything else."""
+        for number, product in enumerate(self.products):
+            if product.numbers == out.numel():
+                self.products[number] = product._replace(tanh=sample(out.detach()).clone())
+
     def softmax(self, recorder: Recorder, scores: Tensor, dim: int, out: Tensor) -> None:
         """A softmax of scores, or of anything else."""
+        last, sinks = dim in (-1, scores.dim() - 1), None
         product = next((p for p in reversed(self.products) if p.numbers == out.numel()), None)
+        if product is None and last and scores.shape[-1] > 1:
+            rows = out.numel() // scores.shape[-1]
+            ends = (p for p in reversed(self.products) if p.numbers == out.numel() - rows)
+            if (product := next(ends, None)) is not None:
+                scores, sinks = scores[..., :-1], scores[..., -1:].detach()
         self.products.clear()
         self.weights = None
         apart = product is not None and scores.dim() != len(product.order)  # heads and batch
-        if product is None or (apart and dim not in (-1, scores.dim() - 1)):
+        if product is None or (apart and not last):
             return
         if len(self.places) > REMEMBERED:
             self.places.clear()
@@ -124,7 +122,7 @@ class Recent(threading.local):
             try:
                 if apart or product.order[dim] == len(product.order) - 1:
                     with torch.no_grad():
-                        place.scores = read_scores(product, scores.detach())
+                        place.scores = read_scores(product, scores.detach(), sinks)
                 else:
                     place.scores = Scores(1.0, None, "its softmax is not taken over the keys")
             finally:
@@ -138,19 +136,29 @@ def _record(weights: Weights, after: Product, out: Tensor, end: Any) -> bool:
     """Record the call, if the second product takes the softmax's result."""
     product, values, place, look, heads = weights
     used, (n, m) = after.rows, (product.rows.shape[-2], product.columns.shape[-2])
-    if used.numel() != values.numel() or (*used.shape[-2:], after.columns.shape[-1]) != (n, m, m):
+    beside = values if values.numel() == product.numbers else values[..., :-1]
+    if used.numel() != beside.numel() or (*used.shape[-2:], after.columns.shape[-1]) != (n, m, m):
         return False
     assert place.scores is not None and product.span is not None
-    (scale, mask, note), ends = place.scores, (product.rows, product.columns, after.columns.mT)
+    read, ends = place.scores, (product.rows, product.columns, after.columns.mT)
+    mask, sinks = read.mask, read.sinks
     q, k, v = (x.unflatten(0, (-1, heads)) if heads and x.dim() == 3 else x for x in ends)
     if mask is not None and product.rows.dim() == 3:
         by_head = heads and mask.dim() == 3 and mask.shape[0] > 1
-        mask = _fewest(mask.unflatten(0, (-1, heads))) if by_head else mask.expand(1, -1, -1, -1)
+        mask = fewest(mask.unflatten(0, (-1, heads))) if by_head else mask.expand(1, -1, -1, -1)
+    if sinks is not None:
+        sinks = of_a_head(sinks.unflatten(0, (-1, heads)) if heads else sinks)
+        if sinks.dim() == 2:  # no batch, but groups and their heads
+            q, k, v = (x.flatten(0, 1)[None] for x in (q, k, v))
+            if mask is not None and mask.shape[:2] != (1, 1):
+                mask = fewest(mask.expand(*sinks.shape, -1, -1).flatten(0, 1)[None])
+            sinks = sinks.flatten()
     if look and place.note is None:
-        place.dropout, place.note = _after(values.detach(), used.detach(), product)
-    words = product.name, q, k, v, mask, False, scale, place.dropout
-    call = CapturedCall(*words, api="products", note=note or place.note or "", ends=ends)
-    call = call._replace(weights_used=place.weights_used)
+        place.dropout, place.note = read_weights(beside.detach(), used.detach(), product)
+    words = product.name, q, k, v, mask, False, read.scale, place.dropout
+    caps: Any = {"softcap": read.softcap, "sinks": sinks, "weights_used": place.weights_used}
+    note = read.note or place.note or ""
+    call = CapturedCall(*words, api="products", note=note, ends=ends, **caps)
     if look and not out.requires_grad:  # else what computes gradients holds them too
         place.weights = [weakref.ref(x) for x in (values, used) if may_use(x)]
     span = product.span._replace(end=end)
@@ -195,72 +203,6 @@ def _activation(x: Any) -> bool:
     return isinstance(x, Tensor) and x.dim() >= ACTIVATION and not x.is_nested
 
 
-def _as_scores(x: Tensor, product: Product) -> Tensor:
-    """A tensor that lies as the product's result does, as [..., n, m]."""
-    if x.dim() == len(product.order):
-        return x.permute([product.order.index(axis) for axis in range(x.dim())])
-    rows, columns = product.rows.shape, product.columns.shape
-    return x.reshape(*torch.broadcast_shapes(rows[:-2], columns[:-2]), rows[-2], columns[-2])
-
-
-def read_scores(product: Product, scores: Tensor) -> Scores:
-    """The scale and the mask of scores, found against the plain product."""
-    rows, columns = product.rows.detach(), product.columns.detach()
-    width, dtype = rows.shape[-1], scores.dtype
-    eps = max(torch.finfo(x.dtype).eps for x in (rows, scores))
-    plain = (rows @ columns.mT).float()
-    actual = _as_scores(scores, product).float()
-    visible = actual > hides(dtype)
-    if not bool(visible.any()):
-        return Scores(width**-0.5, None, "its mask hides everything")
-    x, y = plain[visible], actual[visible]
-    off = min(CLOSE, ROUNDED * eps) * float(x.abs().max())
-    usual = (width**-0.5, 1.0)  # queries may have been scaled before
-    free = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
-    for scale in (*usual, free):
-        if bool(((y - scale * x).abs() <= off * max(abs(scale), 1e-6)).all()):
-            return Scores(_before(scale, width), None if bool(visible.all()) else _fewest(visible))
-    near = [s for s in usual if abs(free / s - 1) < 0.1]
-    scale = near[0] if near else free
-    if y.numel() >= ENOUGH and abs(_correlation(y - scale * x, x**3)) > 0.5:
-        return Scores(scale, None, "its scores are capped, or bent in another way")
-    bias = _fewest(torch.where(visible, actual - scale * plain, -torch.inf))
-    if bias.dim() == 4 and bias.shape[0] > 1:
-        return Scores(scale, None, "what is done to its scores is more than a scale and a mask")
-    return Scores(_before(scale, width), bias.to(dtype))
-
-
-def _correlation(x: Tensor, y: Tensor) -> float:
-    x, y = x - x.mean(), y - y.mean()
-    return float((x * y).mean() / (x.std() * y.std()).clamp(min=1e-30))
-
-
-def _before(scale: float, width: int) -> float:
-    """The scale, where queries that were multiplied before have theirs in themselves."""
-    return width**-0.5 if scale == 1.0 else scale
-
-
-def _fewest(x: Tensor) -> Tensor:
-    """A table over [..., n, m] without the leading axes along which it is the same."""
-    for axis in range(x.dim() - 2):
-        first = x.narrow(axis, 0, 1)
-        same = (x == first) | ((x - first).abs() < 1e-3) if x.is_floating_point() else x == first
-        if bool(same.all()):
-            x = first
-    return x
-
-
-def _after(values: Tensor, used: Tensor, product: Product) -> tuple[float, str]:
-    """The share of weights that is dropped, and a note where more is done to them."""
-    plain = _as_scores(values, product).float()
-    used = used.reshape(plain.shape).float()
-    left = (used != 0) & (plain > 0)  # what is left is divided by its share
-    more = float((used[left] / plain[left]).median()) if bool(left.any()) else 1.0
-    if torch.allclose(used[left], more * plain[left], 0.1, 0.02) and more > 0.99:
-        return (0.0 if torch.allclose(plain, used, atol=1e-2) else round(1 - 1 / more, 3)), ""
-    return 0.0, "its weights are changed between the softmax and the product"
-
-
 def note_product(recent: Recent, name: str, original: Function) -> Function:
     """A product, noted unless a compiler only learns what it returns.
 
@@ -298,23 +240,37 @@ def note_product(recent: Recent, name: str, original: Function) -> Function:
 def note_softmax(recent: Recent, original: Function) -> Function:
     """A softmax, noted likewise."""
 
-    def softmax(*args: Any, **more: Any) -> Any:
+    def look(recorder: Recorder, args: Any, more: Any, out: Tensor) -> None:
+        scores = args[0] if args else more["input"]
+        dim = args[1] if len(args) > 1 else more.get("dim", -1)
+        recent.softmax(recorder, scores, -1 if dim is None else int(dim), out)
+
+    return _note_after(recent, original, look)
+
+
+def note_tanh(recent: Recent, original: Function) -> Function:
+    """A tanh, noted likewise."""
+    return _note_after(recent, original, lambda _, args, more, out: recent.tanh(out))
+
+
+def _note_after(recent: Recent, original: Function, look: Callable[..., None]) -> Function:
+    """A function whose result is looked at where products were before it."""
+
+    def function(*args: Any, **more: Any) -> Any:
         out = original(*args, **more)
         recorder = NOW.recorder
         if recorder is None or torch.compiler.is_compiling() or not recent.products:
             return out
         state, since = NOW.state(), perf_counter()
         if _activation(out) and not (state.outer or state.heads or _traced()):
-            scores = args[0] if args else more["input"]
-            dim = args[1] if len(args) > 1 else more.get("dim", -1)
             try:
-                recent.softmax(recorder, scores, -1 if dim is None else int(dim), out)
+                look(recorder, args, more, out)
             except Exception as error:
                 recorder.report_failure(error)
         state.looked += perf_counter() - since
         return out
 
-    return softmax
+    return function
 
 
 def _traced() -> bool:

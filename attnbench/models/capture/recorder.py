@@ -148,7 +148,9 @@ class Recorder:
     def _record(self, call: CapturedCall, out: Any, until: float, span: Span) -> None:
         where, form = locate(), call.full_form()
         mask, new = call.look(where, self.masks)
-        key = where, call.via, form, call.q.device, mask, call.note, call.k.shape
+        parameters, _ = call.parameters(mask)
+        its = *parameters.items(), mask, call.note, call.k.shape
+        key = where, call.via, form, call.q.device, its
         entry = self._entries.get(key) or self._add_entry(key, call, where, mask, form)
         entry.weights_used |= call.weights_used
         if call.api == "fast path":

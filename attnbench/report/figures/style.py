@@ -20,6 +20,9 @@ FIRST = ["sdpa", "sdpa.flash", "chunked", "baddbmm", "flex", "inplace", "online"
 """The variants that are compared most: each has a hue that no other of these has."""
 SHIFT = 3
 """The list of hues is turned by so many each time that it is used up."""
+AGAIN = 2
+"""By so many further outlines the list goes on where all hues have had all of them: then those that
+share one differ in their filling."""
 HALF = "left"
 FILLS = {"softmax": "full", "its own operator": "none"}
 MEANINGS = {
@@ -61,6 +64,7 @@ class VariantLook:
     def marker(self) -> str:
         """Its outline, as matplotlib calls it: those of one hue differ in it."""
         turn = self.place // len(HUES)
+        turn += turn // len(MARKERS) * AGAIN
         return MARKERS[([*HUES].index(self.hue) + turn) % len(MARKERS)]
 
     @property

@@ -155,6 +155,16 @@ REFUSED = [  # rows, what else of the problem, options, and what is said
     ("natten", EACH, {"backend": "hopper-fna"}, "bfloat16 and float16, not float32"),
     ("natten", {**EACH, "dtype": "bfloat16"}, {"backend": "hopper-fna"}, "128, not 16"),
     ("natten", {**EACH, "mask": "causal"}, {"backend": "flex-fna"}, "all 11 keys"),
+    ("onnxruntime", SERVED, {"op": "gqa"}, "no op 'gqa'; it is attention or mha"),
+    (
+        "onnxruntime",
+        {**SERVED, "kv_heads": 4, "mask": "causal"},
+        {"op": "mha"},
+        "no mask, and this is",
+    ),
+    ("onnxruntime", SERVED, {"op": "mha"}, "as many kv_heads as heads"),
+    ("onnxruntime", {**SERVED, "kv_heads": 4, "softcap": 5.0}, {"op": "mha"}, "has no softcap"),
+    ("onnxruntime", {**SERVED, **EACH, "dtype": "float16"}, {"op": "mha"}, "float32, not float16"),
 ]
 
 

@@ -9,6 +9,8 @@ interpreted.start()
 KERNELS = {
     "triton.linear": {"sums", "before", "walk", "losses"},
     "triton.flash": {"forward", "deltas", "backward_keys", "backward_queries"},
+    "triton.gated_delta": {"prepare", "walk"},
+    "triton.kda": {"prepare", "walk"},
     "triton.decode": {"read_keys", "put_together"},
 }
 ROWS = our_rows()

@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from attnbench.gate.inputs import make
+from impls import operators
 from tests.impls.in_triton import checks, interpreted
 from tests.impls.small import check, draw, softmax
 
@@ -85,6 +87,17 @@ def test_flash_takes_a_scale_a_soft_cap_and_sinks(mask, dtype, fused, settings):
     check(p, attend)
     if dtype == "float32":
         assert checks.failing("triton.flash", p, attend) is None
+
+
+@pytest.mark.parametrize(
+    ("fused", "settings"),
+    [(False, {}), (False, {"sinks": True, "softcap": 2.0}), (True, {"sinks": True})], ids=str,
+)  # fmt: skip
+def test_flash_gives_the_log_sum_exp_and_its_gradient(fused, settings):
+    p = problem("causal", **BLIND, heads=4, kv_heads=2, lse=True, **settings)
+    blocks = {**BLOCKS, "queries": ""} if fused else BLOCKS
+    attend = build("triton.flash", p, **blocks, fused=fused)
+    assert checks.failing("triton.flash", p, attend) is None
 
 
 @pytest.mark.parametrize("head_dim", [1, 24, 64, 80, 128, 256])
@@ -192,6 +205,49 @@ LINEAR = [
 def test_linear_is_the_sum_over_pairs_however_it_is_cut(changes, options):
     p = problem("causal", **changes)
     check(p, build("triton.linear", p, **options), by_pairs)
+
+
+DELTA = [
+    *((name, changes, {"chunk": 16}) for name in ("gated_delta", "kda") for changes in (
+        {}, {"state": True, "scale": 0.3}, {"dtype": "bfloat16"}, {"dtype": "float16"},
+        {"batch": 2, "heads": 4, "kv_heads": 2, "state": True}, {"head_dim": 24, "v_head_dim": 80},
+        {"length": 1}, {"length": 16, "state": True},
+    )),
+    *((name, {"length": 70, "head_dim": d, "heads": 1}, {}) for name in ("gated_delta", "kda")
+      for d in (1, 64, 80)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "changes", "options"), DELTA, ids=str)
+def test_delta_rules_are_their_recurrence_and_hand_on_its_state(name, changes, options):
+    p = problem("causal", **changes)
+    inputs = make(p, 3, operators.inputs(name, p))
+    by_place, by_name = inputs.map(lambda x: x.requires_grad_()).arguments
+    leaves = [*by_place, *by_name.values()]
+    out, after = build(f"triton.{name}", p, **options)(*by_place, **by_name, return_state=True)
+    twins = inputs.map(lambda x: x.detach().double().requires_grad_())
+    wide, gates = twins.arguments
+    want, want_after = walked(p, *wide, **gates)
+    near = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1e-2}[p.dtype]
+    dout = torch.randn(want.shape, dtype=torch.float64)
+    mine = torch.autograd.grad((out, after), leaves, (dout.to(out.dtype), after.detach()))
+    right = torch.autograd.grad((want, want_after), [*wide, *gates.values()], (dout, want_after))
+    for got, exact in zip((out, after, *mine), (want, want_after, *right), strict=True):
+        assert (got.double() - exact).norm() <= near * exact.norm()
+
+
+def walked(p, q, k, v, g, beta, state=None):
+    """Token by token, and the state at the end."""
+    q, k = (x.repeat_interleave(p.group, 1) for x in (q, k))
+    if state is None:
+        state = q.new_zeros(*v.shape[:2], p.head_dim, p.v_head_dim)
+    outs, keep = [], g.exp() if g.dim() == 4 else g.exp()[..., None]
+    for t in range(q.shape[2]):
+        state = keep[:, :, t, :, None] * state
+        change = beta[:, :, t, None] * (v[:, :, t] - (k[:, :, t, None] @ state)[:, :, 0])
+        state = state + k[:, :, t, :, None] * change[:, :, None]
+        outs.append(p.scale * (q[:, :, t, None] @ state)[:, :, 0])
+    return torch.stack(outs, 2), state
 
 
 def test_a_small_weight_keeps_its_output_and_weights_of_zero_give_zeros_and_finite_gradients():

@@ -10,7 +10,7 @@ import impls
 from attnbench.gate.gate import gate
 from attnbench.gate.inputs import make
 from attnbench.gate.reference import judge
-from impls.linear import gated_delta
+from impls.linear.gated_chunks import GatedDelta
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.operators import inputs as inputs_of
@@ -116,16 +116,15 @@ def test_a_state_handed_on_continues_a_sequence(name):
     check(state, last, 1e-13)
 
 
-class LastChunkDropped(gated_delta.GatedDelta):
+class LastChunkDropped(GatedDelta):
     """The output of a chunk does not see what the chunk before it wrote."""
 
-    def _after(self, *tensors):
-        cut, (*tensors, _) = self.length, tensors
-        parts = [
-            [x[:, :, i : i + cut] for x in tensors] for i in range(0, tensors[0].shape[2], cut)
-        ]
-        pairs = [super(LastChunkDropped, self)._after(*each) for each in parts]
-        return torch.cat([out for out, _ in pairs], 2), pairs[-1][1]
+    def _after(self, q, k, v, first, *gates):
+        parts, outs, state = [x.split(self.length, 2) for x in (q, k, v, *gates)], [], first
+        for of_q, of_k, of_v, *of_gates in zip(*parts, strict=True):
+            out, state = super()._after(of_q, of_k, of_v, torch.zeros_like(first), *of_gates)
+            outs.append(out)
+        return torch.cat(outs, 2), state
 
 
 FAULTS = {
@@ -139,7 +138,7 @@ FAULTS = {
 
 def changed(p, g=lambda g: g, beta=lambda beta: beta, state=lambda state: state):
     """The row with one of its inputs changed on the way in."""
-    honest = gated_delta.GatedDelta(p, 64)
+    honest = GatedDelta(p, 64)
     return lambda *x, **more: honest(
         *x, g=g(more["g"]), beta=beta(more["beta"]), state=state(more["state"])
     )

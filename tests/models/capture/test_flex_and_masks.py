@@ -53,7 +53,16 @@ def test_a_score_function_that_adds_is_a_bias_and_one_that_does_more_is_none():
     shifted = found(None, lambda s, b, h, q, k: s + 0.5 * (q > k)).mask
     assert shifted.kinds == ("bias",) and shifted.bias(SHAPE)[0, 0, 1, :2].tolist() == [0.5, 0.0]
     capped = found(blocks(causal), lambda s, b, h, q, k: 30 * torch.tanh(s / 30))
-    assert str(capped.mask) == "causal" and "more than add" in capped.note
+    assert (str(capped.mask), capped.softcap, capped.note) == ("causal", 30.0, "")
+    after = found(None, lambda s, b, h, q, k: 2 * torch.tanh(s / 2) - slopes[h] * (q - k).abs())
+    assert (str(after.mask), after.softcap) == ("alibi", 2.0)
+    for bent in (
+        lambda s, b, h, q, k: 2 * torch.tanh((s - q) / 2),  # a cap on what is added
+        lambda s, b, h, q, k: torch.tanh(s / 3),  # no score is left as it is
+        lambda s, b, h, q, k: s * 2,
+    ):
+        note = found(blocks(causal), bent)
+        assert note.softcap is None and "does more than cap the scores and add" in note.note
     hides = found(None, lambda s, b, h, q, k: torch.where(q >= k, s, -torch.inf))
     assert str(hides.mask) == "causal" and not hides.note
 

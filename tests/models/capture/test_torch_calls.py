@@ -27,15 +27,23 @@ def test_what_a_call_asks_is_in_its_problem():
             F.scaled_dot_product_attention(*qkv(n=7, m=7))
     assert said(calls) == [
         ("b2 h4/2 n2x16 d8 bf16 causal decode", "sdpa", 1),
-        ("b2 h4/4 n5 d8 f32 none forward", "sdpa", 1),  # nobody asked for the gradient
+        ("b2 h4/4 n5 d8 f32 none forward scale 0.5", "sdpa", 1),  # nobody asked for the gradient
         ("b2 h4/4 n7 d8 bf16 none forward", "sdpa", 1),
         ("b4 h1/1 n16 d8 f32 none forward", "sdpa", 1),
     ]
     (scaled,) = (s for s in calls.sites if s.problem.q_len == 5)
-    assert scaled.scale == 0.5 and "scaled by 0.5" in scaled.note and "drops 0.1" in scaled.note
+    assert scaled.problem.scale == 0.5 and "drops 0.1" in scaled.note and scaled.faithful
     assert "test_torch_calls.py:" in scaled.site and scaled.site.endswith("_is_in_its_problem")
     assert calls.attention_s == pytest.approx(sum(s.seconds for s in calls.sites))
     assert scaled.share == pytest.approx(scaled.seconds / calls.wall_s)
+
+
+def test_calls_of_one_line_that_set_something_else_are_apart():
+    with attnbench.capture() as calls:
+        for scale in (None, 0.5, 8**-0.5, 0.25, 0.5):
+            F.scaled_dot_product_attention(*qkv(), scale=scale)
+    counts = sorted((s.problem.parameters.get("scale", 0.0), s.calls) for s in calls.sites)
+    assert counts == [(0.0, 2), (0.25, 1), (0.5, 2)]
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
@@ -223,7 +231,7 @@ def test_attention_that_is_written_out_is_read_off_its_scores_and_nothing_else_i
         mask, scale, dropout = WRITTEN[program]
         site = only(calls)
         assert site.calls == 2 and site.call and site.call.kernel == "written out"
-        assert str(site.problem.mask) == mask and site.scale == pytest.approx(scale)
+        assert str(site.problem.mask) == mask and site.problem.scale == pytest.approx(scale)
         assert site.call.dropout == pytest.approx(dropout, abs=0.08) and 0 < site.share <= 1
         assert "test_torch_calls.py:" in site.site and program.__name__ in site.site
     else:

@@ -70,6 +70,37 @@ def test_a_flash_kernel_is_told_by_words(causal, window, ends, mask):
         assert str(call.look((None, None), Masks(None))[0].mask) == mask and not call.note
 
 
+CAPPED = {"attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 4}
+SET = [
+    ("gpt_oss", {}, "eager", "sinks"),
+    ("gpt_oss", {}, "attnbench:chunked", "sinks"),
+    ("gpt_oss", {}, "attnbench:sdpa", "sinks"),  # where a sink is one more key
+    ("gemma2", CAPPED, "eager", "scale 0.5 softcap 2"),
+    ("gemma2", CAPPED, "attnbench:online", "scale 0.5 softcap 2"),
+    pytest.param("gemma2", CAPPED, "flex_attention", "scale 0.5 softcap 2", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("kind", "more", "attention", "words"), SET)
+def test_what_a_layer_sets_is_in_its_problem(kind, more, attention, words):
+    import attnbench.models.transformers
+    from tests.models.transformers import small
+
+    model = small.made(kind, **more)
+    model.set_attn_implementation(attention)
+    with attnbench.capture() as calls:
+        small.forward(model, small.asked(model))
+    texts = [str(s.problem).removeprefix("b2 h4/2 n10 d8 f32 ") for s in calls.sites]
+    assert sorted(texts) == [f"causal forward {words}", f"window:4,0 forward {words}"]
+    assert all(s.faithful and not s.note for s in calls.sites)
+
+
+def test_sinks_that_transformers_own_sdpa_leaves_out_are_said():
+    x = torch.zeros(2, 4, 12, 8)
+    call = layer_call("transformers sdpa", None, (x, x, x), None, [], {"s_aux": torch.zeros(4)})
+    assert call.note == "it has attention sinks, which transformers' sdpa leaves out"
+
+
 @pytest.mark.parametrize("asked", [True, False])
 def test_weights_that_a_model_is_to_hand_out_are_in_the_form(asked):
     with attnbench.capture() as calls:

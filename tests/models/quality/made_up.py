@@ -66,6 +66,14 @@ QUALITY = {"status": "measured", "reason": "", "cosines": flat(0.98), "error": E
 """Of a variant in the trained model, as its process tells it."""
 
 
+def passage(number, loss=3.0, seq=256, ratio=1.0, **more):
+    """A passage of a language model with a variant in it, as its process tells it."""
+    loss += 0.1 * number
+    times = {"step_s": [1.0, ratio * (1 + 0.01 * number)], "token_s": [[0.1, 0.1 * ratio]] * 3}
+    about = {"seq": seq, "passage": number, "same": 32, "found": [True] * 4, "layers": {}}
+    return {**about, **times, "loss": loss, **more}
+
+
 def evidence(*rows):
     """The evidence that ``quality model`` keeps of these."""
     made = {**MADE, "command": "attnbench quality model", "original": original()}

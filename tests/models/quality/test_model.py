@@ -18,7 +18,9 @@ from attnbench.core.settings import Settings
 from attnbench.features.quality import pretrained, real, task
 from attnbench.features.quality import pretrained_worker as worker
 from attnbench.features.quality import worker as process
-from attnbench.features.quality.model import ModelOptions, ModelTrial
+from attnbench.features.quality.model import ModelOptions
+from attnbench.features.quality.swappable import SwappableModel
+from attnbench.features.quality.trial import VariantTrial
 from attnbench.models.attention import NotServed
 from attnbench.models.transformers import OTHERS, register_row
 from impls.errors import CantBeDone
@@ -77,7 +79,7 @@ def tried(tmp_path):
 
         stand_in = task.TaskWorker(1)
         stand_in.messages = messages
-        trial = ModelTrial(["a"], ModelOptions(), stand_in, [], tmp_path)
+        trial = VariantTrial(ModelOptions().plan(["a"], []), stand_in, tmp_path)
         return trial.run_variant(impls.table().find("nystrom"))
 
     return call
@@ -106,7 +108,7 @@ def test_made_up_inputs_and_each_layer_are_judged_and_each_cell_is_a_row(tmp_pat
     np.savez(file, q=x, k=x, v=x)
     captured = {"files": [file], "heads": 2, "head_dim": 8}
     monkeypatch.setattr(Worker, "messages", lambda *_: iter([captured]))
-    session = pretrained.Session(this_machine(), ["a"], Settings(), "cpu", "float32")
+    session = pretrained.Session(this_machine(), {}, ["a"], Settings(), "cpu", "float32")
     sources = real.capture_inputs(session, 8, 2, tmp_path)
 
     def plan(*names):
@@ -134,7 +136,7 @@ def judged(want):
 
     def call(row):
         row = impls.table().find(row) if isinstance(row, str) else row
-        swappable = worker.SwappableModel(small_model())
+        swappable = SwappableModel(small_model())
         swappable.use(register_row(row))
         embeddings = worker.embed(swappable.model, IDS, worker.together_for(row, "float32", "cpu"))
         return worker.judge_embeddings(embeddings, row, want, plain, "float32")

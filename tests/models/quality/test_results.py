@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnbench.features.quality import model, real, recall, view
+from attnbench.features.quality import model, real, recall, task, view
 from attnbench.features.quality.task import Judgement, QualityFigure, Result, ResultGroup
 from attnbench.features.quality.verb import show
 from tests.models.quality.made_up import (
@@ -50,26 +50,14 @@ def test_a_sentence_claims_no_more_than_the_intervals_and_leaves_no_variant_out(
 
 
 def test_the_interval_over_seeds_is_students_as_the_book_has_it():
-    found = recall.over_seeds([1.0, 2.0, 3.0])
+    found = task.mean_figure([1.0, 2.0, 3.0])
     assert found.high - 2.0 == pytest.approx(4.302653 / math.sqrt(3), rel=1e-5)
     samples = np.random.default_rng(3).normal(0.9, 0.02, (4000, 3)).tolist()
-    held = [found.low <= 0.9 <= found.high for found in map(recall.over_seeds, samples)]
+    held = [found.low <= 0.9 <= found.high for found in map(task.mean_figure, samples)]
     assert np.mean(held) == pytest.approx(0.95, abs=0.015)
-    share = recall.over_seeds([1.0, 1.0, 0.1], 0.0, 1.0)
+    share = task.mean_figure([1.0, 1.0, 0.1], 0.0, 1.0)
     assert (share.low, share.high, str(share)) == (0.0, 1.0, "0.700 ± 0.700")
-    assert recall.over_seeds([0.5]).judge(0.1) is Judgement.OPEN, "one seed shows nothing"
-
-
-def test_recall_stands_at_the_end_of_each_budget_and_a_ratio_is_seed_by_seed():
-    rows = trainings("gla", (1.0, 0.4), (1.0, 0.6), step_s=0.02)
-    rows[0]["curve"][1]["accuracy"]["8"] = 0.2  # in its time
-    by_steps, by_time = recall.results(recall_evidence(*rows))
-    (gla,) = (r for r in by_steps.results if r.variant == "gla")
-    assert gla.scores["8 pairs"].value == pytest.approx(0.5) and gla.more == {"state": 640}
-    (late,) = (r for r in by_time.results if r.variant == "gla")
-    assert late.scores["8 pairs"].value == pytest.approx(0.4) and late.more == {"steps": 80}
-    assert gla.step.value == pytest.approx(2.0) and not gla.faster
-    assert by_steps.score == "8 pairs", "the hardest that softmax attention keeps"
+    assert task.mean_figure([0.5]).judge(0.1) is Judgement.OPEN, "one seed shows nothing"
 
 
 def test_the_cosine_is_of_long_texts_and_its_interval_holds_the_median():
@@ -102,15 +90,6 @@ def test_what_keeps_a_level_is_whole_above_it_and_the_fastest_comes_first():
     ]
     group = ResultGroup("", "s", 0.99, "x", results)
     assert [result.variant for result in group.keepers(0.99)] == ["c", "b"]
-
-
-def test_skill_on_all_layers_runs_from_the_worst_to_the_best_and_leaves_made_up_inputs_out():
-    skills = {"normal": -5.0, "layer 0": 0.7, "layer 1": 0.3}
-    kept = evidence(*(real_row("topk", source, x) for source, x in skills.items()))
-    (group,) = real.results(kept)
-    whole = group.results[0].scores["all layers"]
-    assert (whole.value, whole.low, whole.high) == (pytest.approx(0.5), 0.3, 0.7)
-    assert whole.judge(real.LEVEL) is Judgement.OPEN
 
 
 def test_a_fault_is_told_below_the_table_and_is_no_point_of_the_picture(shown):

@@ -71,7 +71,7 @@ WIDTHS = {
             "n_group topk_group first_k_dense_replace num_global_layers max_window_layers "
             "moe_layer_start_index num_hidden_groups n_shared_experts n_groups mamba_n_groups"
         ),
-        3: "num_labels",
+        3: "num_labels index_topk",
         6: "num_queries num_query_tokens",
     }.items()
     for name in names.split()

@@ -211,6 +211,7 @@ REFUSED = [
     ({"cu_seq_lens_q": torch.tensor([0, 2, 6])}, "cu_seq_lens_q says that sequences are packed"),
     ({"seq_idx": torch.tensor([[0, 0, 1, 1]])}, "seq_idx says that sequences are packed"),
     ({"sliding_window": 4}, "sliding_window=4 over 6 keys came without a mask"),
+    ({"indices": torch.zeros(6, 3).long()}, "indices are not .batch, q_len, picked keys."),
     ({"mask": object()}, "the mask is a object, not a tensor"),
 ]
 
@@ -221,24 +222,35 @@ def test_a_word_that_means_something_is_refused_by_its_name(asked, sentence):
         call(**asked)
 
 
-FULL = ("einsum", "matmul", "chunked", "online", "window.blocked")
+FULL = ("einsum", "matmul", "matmul.prescale", "chunked", "online", "window.blocked")
+COMPILED = pytest.param("flex", marks=pytest.mark.slow)
+"""It has no backward on a CPU."""
 
 
 @pytest.mark.parametrize("pad", ["none", "left"])
-@pytest.mark.parametrize("variant", [*FULL, "sdpa"])
+@pytest.mark.parametrize("variant", [*FULL, "sdpa", COMPILED])
 def test_sinks_of_gpt_oss_are_served(variant, pad):
     model = made("gpt_oss")
     with torch.no_grad():
         for name, sinks in model.named_parameters():
             if "sinks" in name:
                 sinks.normal_(generator=torch.Generator().manual_seed(1))
-    same(model, f"attnbench:{variant}", asked(model, pad), (forward, gradients, tokens))
+    asks = (forward, tokens) if variant == "flex" else (forward, gradients, tokens)
+    same(model, f"attnbench:{variant}", asked(model, pad), asks)
 
 
 @pytest.mark.parametrize("pad", ["none", "left"])
-@pytest.mark.parametrize("variant", FULL)
+@pytest.mark.parametrize("variant", [*FULL, COMPILED])
 def test_the_soft_cap_and_the_scale_of_gemma_2_are_served(variant, pad):
     model = made("gemma2", attn_logit_softcapping=2.0, query_pre_attn_scalar=9)
+    asks = (forward, tokens) if pad == "left" or variant == "flex" else (forward, gradients, tokens)
+    same(model, f"attnbench:{variant}", asked(model, pad), asks)
+
+
+@pytest.mark.parametrize("pad", ["none", "left"])
+@pytest.mark.parametrize("variant", [*FULL[:-1], "sdpa"])
+def test_the_attention_of_qwen3_next_is_served_beside_its_delta_rule(variant, pad):
+    model = made("qwen3_next", layer_types=["linear_attention", "full_attention"])
     asks = (forward, tokens) if pad == "left" else (forward, gradients, tokens)
     same(model, f"attnbench:{variant}", asked(model, pad), asks)
 
@@ -271,6 +283,15 @@ def test_words_that_ask_nothing_change_nothing():
     assert torch.equal(*outs)
     mask, packed = torch.ones(2, 1, 6, 6).bool(), torch.tensor([0, 2, 6])
     assert call(mask=mask, cu_seq_lens_q=packed, sliding_window=2).shape == (2, 6, 4, 8)
+
+
+@pytest.mark.parametrize("variant", ["einsum", "chunked", "sdpa"])
+@pytest.mark.parametrize("kind", ["deepseek_v32", "glm_moe_dsa"])
+def test_keys_that_an_indexer_picks_are_the_mask(kind, variant):
+    model = made(kind)
+    assert model.config.index_topk < asked(model)["input_ids"].shape[1]
+    for pad, asks in (("none", (forward, gradients, tokens)), ("left", (forward, tokens))):
+        same(model, f"attnbench:{variant}", asked(model, pad), asks)
 
 
 def test_queries_that_all_sequences_share_are_those_of_each():

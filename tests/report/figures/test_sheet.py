@@ -17,7 +17,6 @@ from impls.problem import Problem
 from tests.report.page.runs import timed
 
 NASTY = "</text><script>alert(1)</script> & #ffffff \x00\x1b 漢字 $x^2$ {a} 0.6571 \n\"'"
-BY_HAND = re.compile(r"\b(pyplot|rcParams|rc_context|Figure\(|mpl\.use)")
 
 
 def figure(words="plain", title="t"):
@@ -33,11 +32,6 @@ def test_the_same_drawing_gives_the_same_bytes_whatever_a_readers_own_settings()
     with mpl.rc_context({"lines.linewidth": 9, "axes.facecolor": "black"}):
         assert figure() == before
     assert before.png.startswith(b"\x89PNG")
-
-
-def test_every_picture_is_on_a_sheet():
-    root = Path(attnbench.__file__).parent
-    assert {p.name for p in root.rglob("*.py") if BY_HAND.search(p.read_text())} == {"sheet.py"}
 
 
 def test_markup_in_a_name_stays_text():

@@ -1,0 +1,85 @@
+"""A model's layers: who may answer for a kind, and what all layers take together."""
+
+import pytest
+
+import impls
+from attnbench.answer.choose import Wants, choose
+from attnbench.answer.layers import LayerChoice, together
+from impls.masks import Mask
+from tests.answer.build import EXACT, problem, seen
+
+TABLE = impls.table()
+P = problem(1024)
+OWN = "its own operator"
+
+
+def answered(kind, layers, times, operator="softmax", p=P):
+    computes = "softmax" if operator == "softmax" else OWN
+    records = [seen(name, p, s, computes=computes, error=None) for name, s in times.items()]
+    return LayerChoice(kind, layers, choose(records, p, Wants(operator=operator), TABLE))
+
+
+def test_only_rows_of_the_operator_asked_for_are_chosen():
+    records = [seen(n, P, s, computes=OWN, error=1.4) for n, s in (("kda", 1e-3), ("gla", 1e-3))]
+    records += [seen("sdpa", P, 1e-4), seen("gated_delta", P, 5e-3, computes=OWN, error=1.4)]
+    choice = choose(records, P, Wants(operator="gated_delta"), TABLE)
+    assert [c.variant for c in choice.ranking.all] == ["gated_delta"]
+    assert choice.sentence().startswith(f"{P} (gated_delta): use gated_delta, 5.00 ms")
+    assert choice.ranking.winner.error == EXACT.relative  # to its own definition
+    records.append(seen("fla.gated_delta", P, 2e-3, computes=OWN, error=1.4))
+    gpu = P.with_(device="cuda", dtype="bfloat16")
+    cuda = [r.with_(problem=gpu) for r in records]
+    both = choose(cuda, gpu, Wants(operator="gated_delta"), TABLE)
+    assert [c.variant for c in both.ranking.all] == ["fla.gated_delta", "gated_delta"]
+    absent = choose(cuda[:-1], gpu, Wants(operator="gated_delta"), TABLE)
+    assert [e.variant for e in absent.excluded if e.why == "not in the run"] == [
+        "triton.gated_delta",
+        "fla.gated_delta",
+    ]
+    assert choose(records, P, Wants(), TABLE).ranking.winner.variant == "sdpa"
+
+
+def test_all_layers_take_each_kinds_time_as_often_as_the_model_has_it():
+    times = {"sliding": {"sdpa": 3e-3, "chunked": 1e-3}, "full": {"sdpa": 2e-3, "chunked": 4e-3}}
+    choices = [answered("sliding", 21, times["sliding"]), answered("full", 7, times["full"])]
+    (total,) = together(choices)
+    assert (total.layers, total.softmax) == (28, 28)
+    assert total.best.value == pytest.approx(21 * 1e-3 + 7 * 2e-3)
+    assert total.best.low < total.best.value < total.best.high
+    alone = {name: t.value for name, t in total.alone.items()}
+    assert alone == pytest.approx({"chunked": 21e-3 + 28e-3, "sdpa": 63e-3 + 14e-3})
+    assert total.sentence() == (
+        "forward, 1,024 tokens: all 28 layers take 35.0 ms [34.6, 35.4]; with sdpa in all of them "
+        "77.0 ms [76.2, 77.8], 2.20× [2.16, 2.24] of that"
+    )
+
+
+def test_in_a_hybrid_one_variant_stands_for_the_layers_of_softmax_alone():
+    linear = answered("linear", 36, {"gated_delta": 5e-3}, "gated_delta")
+    full = answered("full", 12, {"sdpa": 2e-3, "chunked": 1e-3})
+    (total,) = together([linear, full])
+    assert (total.layers, total.softmax) == (48, 12)
+    assert total.alone["sdpa"].value == pytest.approx(36 * 5e-3 + 12 * 2e-3)
+    assert "with sdpa in those of softmax 204 ms" in total.sentence()
+    alike = [linear, answered("full", 12, {"sdpa": 1e-3, "chunked": 2e-3})]
+    assert next(together(alike)).sentence().endswith("], with sdpa in those of softmax")
+    cross = answered("cross", 40, {"sdpa": 1e-3}, p=P.with_(kv_len=77, mask=Mask()))
+    assert (cross.where, cross.shape) == (
+        "forward, 1,024 tokens", "h4/4 d64 f32 none on 77 keys",
+    )  # fmt: skip
+
+
+def test_where_a_kind_has_no_answer_there_is_no_total():
+    longer = problem(2048)
+    some = [answered("full", 12, {"sdpa": 1e-3}), answered("full", 12, {"sdpa": 2e-3}, p=longer)]
+    some.append(answered("sliding", 12, {"sdpa": 1e-3}))
+    some.append(answered("sliding", 12, {}, p=longer))
+    assert [total.where for total in together(some)] == ["forward, 1,024 tokens"]
+
+
+def test_dtypes_are_summed_apart():
+    half = P.with_(dtype="bfloat16")
+    some = [answered("full", 12, {"sdpa": 1e-3}), answered("full", 12, {"sdpa": 2e-3}, p=half)]
+    assert {t.where: round(t.best.value, 6) for t in together(some)} == {
+        "forward, 1,024 tokens, float32": 0.012, "forward, 1,024 tokens, bfloat16": 0.024,
+    }  # fmt: skip

@@ -1,0 +1,73 @@
+"""``quality lm`` as its users call it, on the model in the repository."""
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from attnbench import cli
+from attnbench.features.quality import causal
+from tests.models.quality.test_lm import ROWS
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def quality(tmp_path, capsys):
+    """The exit status and the data of a call."""
+    table = tmp_path / "rows.py"
+    table.write_text(ROWS)
+
+    def call(*words):
+        common = ["--table", table, "--out", tmp_path / "out", "--threads", 1, "--json"]
+        status = cli.main(["quality", "lm", *map(str, [*words, *common])])
+        return status, json.loads(capsys.readouterr().out)
+
+    return call
+
+
+def results(found):
+    """By variant, of the passages of the first length."""
+    return {result["variant"]: result for result in found["results"][0]["results"]}
+
+
+def test_a_lie_among_others_is_found_and_the_others_are_measured(quality):
+    status, found = quality("sdpa", "peeks", "leaves", "prompt", "topk", "--model", "small")
+    by_name = {row["variant"]: row["status"] for row in found["rows"]}
+    lies = dict.fromkeys(("peeks", "leaves", "prompt"), "wrong")
+    assert status == 1 and by_name == {"sdpa": "measured", "topk": "measured", **lies}
+
+
+def test_a_variant_against_itself_is_never_told_apart(quality):
+    """Twenty times, by what it predicts and by what it takes."""
+    for seed in range(20):
+        words = ("linear.elu", "again", "--model", "small", "--passages", 3, "--seed", seed)
+        status, found = quality(*words)
+        both = results(found)
+        assert status == 0 and both["linear.elu"]["more"]["rank"] == both["again"]["more"]["rank"]
+        step, other = (both[name]["step"] for name in ("linear.elu", "again"))
+        assert step["low"] <= other["high"] and other["low"] <= step["high"]
+
+
+def test_other_passages_give_figures_within_the_intervals_nine_times_of_ten(quality):
+    words = ("topk", "linear.elu", "dilated", "--model", "small")
+    runs = [results(quality(*words, "--seed", seed)[1]) for seed in range(12)]
+    held = [
+        first[name]["scores"]["likelihood"]["low"]
+        <= other[name]["scores"]["likelihood"]["value"]
+        <= first[name]["scores"]["likelihood"]["high"]
+        for first, other in pairwise(runs)
+        for name in ("topk", "linear.elu", "dilated")
+    ]
+    assert sum(held) >= 0.9 * len(held), held
+
+
+def test_smollm2_finds_needles_and_chunked_is_exact_in_it(quality):
+    if causal.missing_package() is not None:
+        pytest.skip(causal.INSTALL)
+    status, found = quality("chunked", "--model", "smollm2", "--passages", 3)
+    by_name = results(found)
+    assert status == 0 and 20 < by_name["the original"]["more"]["perplexity"] < 60
+    needles = {result["variant"]: result["scores"] for result in found["results"][1]["results"]}
+    assert needles["the original"]["found"]["value"] > 0.6
+    assert needles["chunked"] == needles["the original"]
