@@ -12,7 +12,7 @@ MASKS = {
     "causal+window:5,0@upper-left": {"is_causal": 1, "left_window_size": 5},
     "window:5,3@upper-left": {"left_window_size": 5, "right_window_size": 3},
 }
-ROWS = ("einsum", "matmul", "chunked?block=16", "online?q_block=16&k_block=16", "flex")
+ROWS = ("einsum", "matmul", "chunked?block=16", "online?q_block=16&k_block=16")
 
 
 @pytest.mark.parametrize("settings", [{}, {"softcap": 2.0, "scale": 0.5}], ids=str)

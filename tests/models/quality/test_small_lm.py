@@ -39,8 +39,8 @@ def test_a_lie_among_others_is_found_and_the_others_are_measured(quality):
 
 
 def test_a_variant_against_itself_is_never_told_apart(quality):
-    """Twenty times, by what it predicts and by what it takes."""
-    for seed in range(20):
+    """By what it predicts, and by what it takes."""
+    for seed in range(6):
         words = ("linear.elu", "again", "--model", "small", "--passages", 3, "--seed", seed)
         status, found = quality(*words)
         both = results(found)
@@ -51,7 +51,7 @@ def test_a_variant_against_itself_is_never_told_apart(quality):
 
 def test_other_passages_give_figures_within_the_intervals_nine_times_of_ten(quality):
     words = ("topk", "linear.elu", "dilated", "--model", "small")
-    runs = [results(quality(*words, "--seed", seed)[1]) for seed in range(12)]
+    runs = [results(quality(*words, "--seed", seed)[1]) for seed in range(8)]
     held = [
         first[name]["scores"]["likelihood"]["low"]
         <= other[name]["scores"]["likelihood"]["value"]
