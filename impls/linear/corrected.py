@@ -84,7 +84,7 @@ class _Walk(torch.autograd.Function):
         if dout_xtre is not None and chunks.q_xtrd is not None:
             assert chunks.scores_xtrl is not None
             dq = dout_xtre @ states_xtde[:, :-1].mT
-            dscores = dout_xtre @ new_xtle.mT
+            dscores = _products(dout_xtre, new_xtle.mT)
             dn_xtle.copy_(chunks.scores_xtrl.mT @ dout_xtre)
             grads_xtde[:, :-1] = chunks.q_xtrd.mT @ dout_xtre
         else:
@@ -104,6 +104,15 @@ class _Walk(torch.autograd.Function):
         if chunks.keep_xty1 is not None and ctx.needs_input_grad[5]:
             dkeep = (before * after).sum(-1, keepdim=True).sum_to_size(chunks.keep_xty1.shape)
         return grads_xtde[:, 0], dq, dscores, dwu_xtlz, new_xtle @ after.mT, dkeep
+
+
+def _products(dout_xtre: Tensor, new_xtel: Tensor) -> Tensor:
+    """dP, in float64 on a CPU: where keys are alike, what is new in a chunk cancels in dP k, and the
+    rounding of these products would be all that a gradient is off.
+    """
+    if dout_xtre.device.type != "cpu":
+        return dout_xtre @ new_xtel
+    return (dout_xtre.double() @ new_xtel.double()).to(new_xtel.dtype)
 
 
 def _read(chunks: Chunks, states_xtde: Tensor, new_xtle: Tensor) -> Tensor | None:

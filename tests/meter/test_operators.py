@@ -59,6 +59,15 @@ def test_a_row_whose_gates_are_inputs_is_right_on_other_kinds_and_can_be_probed(
     assert probe(Job(row, CAUSAL), 10.0).status is Status.MEASURED
 
 
+@pytest.mark.parametrize(
+    ("name", "width", "seed"), [("gated_delta", 128, 3), ("gated_delta", 128, 6), ("kda", 64, 4)]
+)
+def test_the_delta_rules_are_right_where_many_products_of_a_chunk_cancel(name, width, seed):
+    row, sizes = table().find(name), {"heads": 4, "kv_heads": 4, "q_len": 192, "kv_len": 192}
+    p = CAUSAL.with_(**sizes, batch=1, head_dim=width, v_head_dim=width, phase="train")
+    assert OtherInputs().wrong_on(row, p, seed, lambda short: _built(row, short)) == ""
+
+
 @pytest.mark.parametrize("name", GATED)
 def test_whatever_is_drawn_in_place_of_gates_is_a_gate(name):
     inputs = make(CAUSAL, 0, inputs_of(name.partition("?")[0], CAUSAL))
