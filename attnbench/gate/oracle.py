@@ -42,15 +42,15 @@ class Exact(NamedTuple):
 
     out: Tensor
     """[batch, heads, rows, v_head_dim], as dq is [batch, heads, rows, head_dim]."""
-    dq: Tensor | None
-    dk: Tensor | None
-    dv: Tensor | None
-    dsinks: Tensor | None
-    """[heads]; None where there are no sinks. So is dv where values are channels of keys, whose
-    gradient then has both parts."""
-    entropy: float
+    dq: Tensor | None = None
+    dk: Tensor | None = None
+    dv: Tensor | None = None
+    """None where values are channels of keys, whose gradient then has both parts."""
+    dsinks: Tensor | None = None
+    """[heads]; None where there are no sinks."""
+    entropy: float = 0.0
     """Mean over rows that see two keys or more, as a share of that of uniform weights."""
-    lse: Tensor | None
+    lse: Tensor | None = None
     """[batch, heads, rows]; None where the problem doesn't ask for it."""
 
     @property
@@ -70,6 +70,11 @@ class _Block(NamedTuple):
     keys: slice
     seen: Tensor
     bias: Tensor | None
+
+    def of(self, problem: Problem, some: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What some of the key heads see, and what is added to their scores."""
+        bias = None if self.bias is None else _own(problem, self.bias, some)
+        return _own(problem, self.seen, some), bias
 
 
 def exact(
@@ -98,20 +103,16 @@ def exact(
     dl_x = [] if do_x is None else upstream_besides(problem, do_x)
     dk_x, dv_x, k_x, v_x = (y.flatten(0, 1) for y in (dk, dv, k, v))
     q_x = q[:, :, rows].reshape(b * c, g, len(rows), -1)
-    sinks_cg = torch.full((h,), -torch.inf, device=q.device) if sinks is None else sinks
-    sinks_cg = sinks_cg.double().view(c, g)
-    d_sinks = torch.zeros_like(sinks_cg)
-    shares: list[Tensor] = []
-    blocks = list(_blocks(problem, rows, plain=uniform))
+    sinks_cg = (zeros(h) - torch.inf if sinks is None else sinks.double()).view(c, g)
+    d_sinks, shares = torch.zeros_like(sinks_cg), list[Tensor]()
+    blocks = [*_blocks(problem, rows, plain=uniform)]
     for some in torch.arange(b * c).split(_heads_at_once(problem, len(rows))):
         own = slice(int(some[0]), int(some[-1]) + 1)
         q_xgrd = q_x[own].double() * (0.0 if uniform else 1.0)
         k_xmd, v_xme = k_x[own, None].double(), v_x[own, None].double()
         for block in blocks:
             k_in, v_in = k_xmd[..., block.keys, :], v_xme[..., block.keys, :]
-            q_in = q_xgrd[:, :, block.at]
-            seen = _own(problem, block.seen, some)
-            bias = None if block.bias is None else _own(problem, block.bias, some)
+            q_in, (seen, bias) = q_xgrd[:, :, block.at], block.of(problem, some)
             scores = cap(problem, q_in @ k_in.mT * problem.scale)
             slope = None if problem.softcap is None else 1 - (scores / problem.softcap).square()
             p, p_sink, log_sum = _weights(scores, seen, bias, sinks_cg[some % c, :, None, None])
@@ -122,23 +123,24 @@ def exact(
                 continue
             do = do_x[own, :, block.at].double()
             dv_x[own, block.keys] += p.flatten(1, 2).mT @ do.flatten(1, 2)
-            lost = (do * o).sum(-1, keepdim=True)
-            for dl in dl_x:
-                lost -= dl[own, :, block.at, None]
+            lost = (do * o).sum(-1, keepdim=True) - sum(dl[own, :, block.at, None] for dl in dl_x)
             d_sinks.index_add_(0, some % c, -(p_sink * lost).sum((2, 3)))
             ds = (do @ v_in.mT).sub_(lost).mul_(p)
             ds = ds if slope is None else ds.mul_(slope)
             dq_x[own, :, block.at] = (ds @ k_in).mul_(problem.scale)
             dk_x[own, block.keys] += ds.flatten(1, 2).mT @ q_in.flatten(1, 2) * problem.scale
-    mean = float(torch.cat(shares).sum() / max(1, sum(map(len, shares))))
     log_sums = lse[..., 0] if problem.lse else None
-    if problem.v_in_k and dout is not None:
-        dk[..., : problem.v_head_dim] += dv
+    result = Exact(out, entropy=_mean(torch.cat(shares)), lse=log_sums)
     if dout is None:
-        return Exact(out, None, None, None, None, mean, log_sums)
-    d_values = None if problem.v_in_k else dv
+        return result
+    if problem.v_in_k:
+        dk[..., : problem.v_head_dim] += dv
     d_sinks_h = None if sinks is None else d_sinks.flatten()
-    return Exact(out, dq, dk, d_values, d_sinks_h, mean, log_sums)
+    return result._replace(dq=dq, dk=dk, dv=None if problem.v_in_k else dv, dsinks=d_sinks_h)
+
+
+def _mean(shares: Tensor) -> float:
+    return float(shares.sum() / max(1, len(shares)))
 
 
 def _entropy(p: Tensor, seen: Tensor) -> Tensor:

@@ -107,8 +107,8 @@ class _Walk(torch.autograd.Function):
 
 
 def _products(dout_xtre: Tensor, new_xtel: Tensor) -> Tensor:
-    """dP, in float64 on a CPU: where keys are alike, what is new in a chunk cancels in dP k, and the
-    rounding of these products would be all that a gradient is off.
+    """dP, in float64 on a CPU: where keys are alike, what is new in a chunk cancels in dP k, and
+    the rounding of these products would be all that a gradient is off.
     """
     if dout_xtre.device.type != "cpu":
         return dout_xtre @ new_xtel
