@@ -4,7 +4,7 @@ Such a variant says what it picked: ``attend.select(q, k, **more)`` gives the nu
 [batch, x, q_len, t], -1 for none, where an item is a key or a block of keys and x heads select. Its
 definition has the scores of all items (``scores(q, k, rows, **more)``, [batch, x, rows, items]; inf
 for what is always picked, -inf for what never is), how many are picked (``count``), the pairs that
-picks stand for (``pairs(picks, rows)``), and takes ``picks`` by name.
+picks stand for (``pairs(picks)``), and takes ``picks`` by name.
 
 The picks are held against scores in float64: what was left out may be above what was picked by no
 more than rounding, so that either of two that tie is right. The output is then held against the
@@ -85,7 +85,7 @@ class OnPicks:
         for some in row_blocks(self._problem, rows, 8):
             picks = self.picks(q, k, some, inputs.arguments[1])
             weights, blind = softmax_weights(self._problem, q, k, some)
-            shares = (weights * self._define.pairs(picks, some)).sum(-1)
+            shares = (weights * self._define.pairs(picks)).sum(-1)
             sees = (~blind[..., 0]).expand_as(shares)
             total, count = total + float(shares[sees].sum()), count + int(sees.sum())
         return total / max(count, 1)

@@ -93,8 +93,7 @@ class Definition(Defined):
         for head in range(iq_bnyd.shape[2]):
             near = (iq_bnyd[:, rows, head] @ ik_bmd.mT).clamp(min=0.0)
             total = total + iw_bny[:, rows, head, None] * near
-        place = rows[:, None] + self.problem.kv_len - self.problem.q_len
-        later = torch.arange(self.problem.kv_len, device=rows.device) > place
+        later = torch.arange(self.problem.kv_len, device=rows.device) > self.places(rows)
         return total.masked_fill(later, -torch.inf)[:, None]
 
 

@@ -59,13 +59,12 @@ def build(problem: Problem, block: int, top: int) -> Moba:
 
 
 class Definition(Defined):
-    """The mean of each block by a loop over blocks."""
+    """Each query with the mean of every block."""
 
     def scores(self, q_bhnd: Tensor, k_bcmd: Tensor, rows: Tensor, **more: Tensor) -> Tensor:
         """Own block always, later ones never."""
-        means = torch.stack([x.mean(2) for x in k_bcmd.split(self.block, 2)], 2)
-        scores = q_bhnd[:, :, rows] @ to_query_heads(means, self.problem).mT
-        own = (rows[:, None] + self.problem.kv_len - self.problem.q_len) // self.block
+        scores = q_bhnd[:, :, rows] @ self.block_means(k_bcmd).mT
+        own = self.places(rows) // self.block
         item = torch.arange(self.items, device=rows.device)
         return scores.masked_fill(item == own, torch.inf).masked_fill(item > own, -torch.inf)
 
