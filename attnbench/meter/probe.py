@@ -198,7 +198,7 @@ class Fresh(Repeated):
 
     def before(self) -> None:
         """Random signs on the channels: other scores and other outputs of the same kind."""
-        self._out, self._gradients, self.call.besides = None, (), {}
+        self.settle()
         with torch.no_grad():
             upstream = [] if self._dout is None else [self._dout]
             for x in [*self.call.leaves.drawn_as("normal", "unit").values(), *upstream]:
@@ -214,7 +214,7 @@ class Fresh(Repeated):
         for name, gradient in zip(self.call.names, self._gradients, strict=False):
             if name == "dq":
                 results[name] = gradient
-        self._out, self._gradients, self.call.besides = None, (), {}
+        self.settle()
         return results
 
     def dout_in(self, rows: Tensor) -> Tensor | None:

@@ -112,8 +112,8 @@ class Repeated:
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Let go of the last result."""
-        self._out, self._gradients = None, ()
+        """Let go of the last results."""
+        self._out, self._gradients, self.call.besides = None, (), {}
 
     def run(self) -> object:
         """What the clock sees."""
@@ -219,7 +219,7 @@ class Timed(Repeated):
                     self._off[i] = torch.maximum(self._off[i], _deviation(*pair))
         except Wrong as wrong:
             self._form = str(wrong)
-        self._out, self._gradients, self.call.besides = None, (), {}
+        super().settle()
 
     def wrong(self) -> str | None:
         """None where every timed call gave what it should, else a sentence."""
