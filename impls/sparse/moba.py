@@ -24,9 +24,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from impls.heads import to_query_heads
+from impls.heads import to_query_heads, widened
 from impls.problem import Problem
-from impls.sparse.selected import Defined, Selecting, attend_blocks, block_means, wide_of
+from impls.sparse.selected import Defined, Selecting, attend_blocks, block_means
 
 
 class Moba(Selecting):
@@ -37,11 +37,11 @@ class Moba(Selecting):
 
     def scores(self, q_bhnd: Tensor, k_bcmd: Tensor, **more: Tensor) -> Iterator[Tensor]:
         """Each query with the means of the blocks before its own."""
-        means = to_query_heads(block_means(wide_of(k_bcmd), self.block), self.problem)
+        means = to_query_heads(block_means(widened(k_bcmd), self.block), self.problem)
         for rows in self.row_blocks(self.problem.heads * self.items):
             own_r1 = (self.places(rows, q_bhnd.device) // self.block)[:, None]
             item = torch.arange(self.items_of(rows), device=q_bhnd.device)
-            scores = wide_of(q_bhnd[:, :, rows]) @ means[:, :, : len(item)].mT
+            scores = widened(q_bhnd[:, :, rows]) @ means[:, :, : len(item)].mT
             scores = scores.masked_fill_(item == own_r1, torch.inf)
             yield scores.masked_fill_(item > own_r1, -torch.inf)
 

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from impls.heads import to_query_heads
+from impls.heads import to_query_heads, widened
 from impls.problem import Problem
 from impls.sparse.band import Band
 from impls.sparse.selected import (
@@ -39,7 +39,6 @@ from impls.sparse.selected import (
     again,
     attend_blocks,
     block_means,
-    wide_of,
 )
 from impls.spec import Unsupported
 
@@ -70,14 +69,14 @@ class Nsa(Selecting):
         return scores.masked_fill(~open_, -torch.inf).softmax(-1).masked_fill(~seen, 0.0)
 
     def _means(self, x_bcmd: Tensor) -> Tensor:
-        return to_query_heads(block_means(wide_of(x_bcmd), self.block), self.problem)
+        return to_query_heads(block_means(widened(x_bcmd), self.block), self.problem)
 
     def scores(self, q_bhnd: Tensor, k_bcmd: Tensor, **more: Tensor) -> Iterator[Tensor]:
         """Weights of compressed blocks, summed over the heads of a group."""
         means, group = self._means(k_bcmd), (self.problem.kv_heads, self.problem.group)
         for rows in self.row_blocks(self.problem.heads * self.items):
             item = torch.arange(self.items_of(rows), device=q_bhnd.device)
-            weights = self._weights(wide_of(q_bhnd[:, :, rows]), means, rows)
+            weights = self._weights(widened(q_bhnd[:, :, rows]), means, rows)
             own = (self.places(rows, q_bhnd.device) // self.block)[:, None]
             always = (item == 0) | (item == own) | (item == own - 1)
             scores = weights.unflatten(1, group).sum(2).masked_fill_(always, torch.inf)
@@ -90,7 +89,7 @@ class Nsa(Selecting):
         g_cmp, g_slc, g_swa = (more[name][..., None] for name in ("g_cmp", "g_slc", "g_swa"))
         out = g_slc * attend_blocks(self.problem, q_bhnd, k_bcmd, v_bcme, picks, self.block)
         means = self._means(k_bcmd), self._means(v_bcme)
-        out = out + g_cmp * self._compressed(wide_of(q_bhnd), *means)
+        out = out + g_cmp * self._compressed(widened(q_bhnd), *means)
         return (out + g_swa * self.band(q_bhnd, k_bcmd, v_bcme)).to(v_bcme.dtype)
 
     def _compressed(self, q_bhnd: Tensor, k_bhud: Tensor, v_bhue: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from impls.heads import Attend, to_query_heads
+from impls.heads import Attend, to_query_heads, widened
 from impls.problem import Problem
 from impls.sparse.common import need_one_sequence, softmax_rows
 from impls.sparse.picks import largest
@@ -30,11 +30,6 @@ TILE = 16, 128
 
 
 Qkv = tuple[Tensor, Tensor, Tensor]
-
-
-def wide_of(x: Tensor) -> Tensor:
-    """In float32 at the least."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def again(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -176,7 +171,7 @@ def attend_blocks(
     Each block of keys meets all the queries that picked it, a tile of them at a time; what a query
     got from its blocks is then one softmax, by their maxima and sums.
     """
-    q, k, v = (wide_of(x) for x in (q_bhnd, k_bcmd, v_bcme))
+    q, k, v = (widened(x) for x in (q_bhnd, k_bcmd, v_bcme))
     b, h, n, d = q.shape
     items = -(-problem.kv_len // block)
     size = min(max(block, TILE[0]), TILE[1])
