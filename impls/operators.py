@@ -275,9 +275,9 @@ def inputs(name: str, problem: Problem) -> Mapping[str, TensorSpec]:
     """The inputs of an operator's rows on a problem; a layer's are tokens."""
     if problem.level != "core":
         return CROSSED if problem.crosses else TOKENS
-    own, given = operator(name), problem.parameters
-    specs = {**own.inputs, **{n: x for n, x in own.further.items() if n in given}}
-    for part, whole in (pair for parameter, pair in own.views.items() if parameter in given):
+    own, parameters = operator(name), problem.parameters
+    specs = {**own.inputs, **{n: x for n, x in own.further.items() if n in parameters}}
+    for part, whole in (pair for name, pair in own.views.items() if name in parameters):
         channels = specs.pop(part).shape(problem)[-1]
         specs[whole] = replace(specs[whole], holds=(part, channels))
     return specs
