@@ -80,6 +80,10 @@ class TensorSpec:
         """The sizes of its axes."""
         return tuple(size(problem, axis) for axis in self.axes)
 
+    def dtype_on(self, problem: Problem) -> str:
+        """Its own dtype, or the problem's; in float64 all are float64."""
+        return problem.dtype if problem.dtype == "float64" else self.dtype or problem.dtype
+
 
 def size(problem: Problem, axis: str) -> int:
     """The size of an axis."""

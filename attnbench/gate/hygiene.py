@@ -79,8 +79,7 @@ def check_form(problem: Problem, out: object, name: str = "forward") -> Tensor:
         raise Wrong(f"{what} is a {type(out).__name__}, not a plain torch.Tensor")
     shape, kind = tuple(problem.output_shape), problem.dtype
     if name in OUTPUTS:
-        shape = OUTPUTS[name].shape(problem)
-        kind = "float64" if problem.dtype == "float64" else OUTPUTS[name].dtype
+        shape, kind = OUTPUTS[name].shape(problem), OUTPUTS[name].dtype_on(problem)
     got, want = tuple(out.shape), shape
     if problem.level != "core" and len(got) == 4:  # as the variant sees them
         got, want = (got[0], *got[2:]), (want[0], *want[2:])

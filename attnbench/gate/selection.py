@@ -92,10 +92,7 @@ class OnPicks:
 
     def _cast(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """As the variant gets them."""
-        return {
-            name: cast(x.detach(), self._problem, self._specs[name].dtype)
-            for name, x in tensors.items()
-        }
+        return {n: cast(x.detach(), self._problem, self._specs[n]) for n, x in tensors.items()}
 
     def _check(
         self, q: Tensor, k: Tensor, rows: Tensor, picks: Tensor, more: Mapping[str, Tensor]
