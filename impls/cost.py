@@ -14,7 +14,7 @@ import math
 from typing import NamedTuple
 
 from impls.operators import outputs
-from impls.problem import Problem
+from impls.problem import ITEM_BYTES, Problem
 
 
 class Cost(NamedTuple):
@@ -58,9 +58,9 @@ def output_bytes(problem: Problem) -> int:
 
 
 def besides_bytes(problem: Problem) -> int:
-    """What a problem asks for besides the output: numbers of four bytes, in float64 of eight."""
-    wide = max(4, problem.item_bytes)
-    return sum(math.prod(spec.shape(problem)) * wide for spec in outputs(problem).values())
+    """What a problem asks for besides the output."""
+    specs = outputs(problem).values()
+    return sum(math.prod(x.shape(problem)) * ITEM_BYTES[x.dtype_on(problem)] for x in specs)
 
 
 def end_bytes(problem: Problem, keys: int | None = None, values: int | None = None) -> int:

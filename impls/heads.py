@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from impls.problem import Problem
@@ -16,6 +17,11 @@ Attend = Callable[..., Tensor]
 """``attend(q, k, v) -> out``, further inputs by name; (out, lse) where a problem asks."""
 Define = Callable[..., Tensor]
 """``define(q, k, v, rows) -> out`` of those rows, in whatever dtype comes."""
+
+
+def widened(x: Tensor) -> Tensor:
+    """In float32 at the least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def grouped(x_bhnd: Tensor, problem: Problem) -> Tensor:

@@ -80,6 +80,10 @@ class TensorSpec:
         """The sizes of its axes."""
         return tuple(size(problem, axis) for axis in self.axes)
 
+    def dtype_on(self, problem: Problem) -> str:
+        """Its own dtype, or the problem's; in float64 all are float64."""
+        return problem.dtype if problem.dtype == "float64" else self.dtype or problem.dtype
+
 
 def size(problem: Problem, axis: str) -> int:
     """The size of an axis."""
@@ -275,9 +279,9 @@ def inputs(name: str, problem: Problem) -> Mapping[str, TensorSpec]:
     """The inputs of an operator's rows on a problem; a layer's are tokens."""
     if problem.level != "core":
         return CROSSED if problem.crosses else TOKENS
-    own, given = operator(name), problem.parameters
-    specs = {**own.inputs, **{n: x for n, x in own.further.items() if n in given}}
-    for part, whole in (pair for parameter, pair in own.views.items() if parameter in given):
+    own, parameters = operator(name), problem.parameters
+    specs = {**own.inputs, **{n: x for n, x in own.further.items() if n in parameters}}
+    for part, whole in (pair for name, pair in own.views.items() if name in parameters):
         channels = specs.pop(part).shape(problem)[-1]
         specs[whole] = replace(specs[whole], holds=(part, channels))
     return specs

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from impls.heads import ungrouped
+from impls.heads import ungrouped, widened
 from impls.problem import Problem
 
 
@@ -89,8 +89,7 @@ def weights(scores: Tensor, sinks_h: Tensor | None, problem: Problem) -> Tensor:
 
 def log_sums(scores_bcrm: Tensor, problem: Problem) -> Tensor:
     """The log-sum-exp of grouped scores by query heads, [b, h, n], in float32 or wider."""
-    wide = torch.promote_types(scores_bcrm.dtype, torch.float32)
-    return ungrouped(scores_bcrm.to(wide).logsumexp(-1, keepdim=True), problem)[..., 0]
+    return ungrouped(widened(scores_bcrm).logsumexp(-1, keepdim=True), problem)[..., 0]
 
 
 def closed_log_sums(

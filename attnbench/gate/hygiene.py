@@ -36,6 +36,7 @@ QUIET_S = 1.0
 """The longest wait for other threads to come to rest."""
 ASLEEP = 4_000_000
 """Cycles of a GPU, about two milliseconds: long enough for the host to queue a call meanwhile."""
+OUTPUT_NAMES = ("forward", *OUTPUTS)
 PUT_OFF = "its output changed after it had been returned: work was put off"
 WROTE = "it wrote to its inputs (they were write-protected while it ran)"
 
@@ -78,8 +79,7 @@ def check_form(problem: Problem, out: object, name: str = "forward") -> Tensor:
         raise Wrong(f"{what} is a {type(out).__name__}, not a plain torch.Tensor")
     shape, kind = tuple(problem.output_shape), problem.dtype
     if name in OUTPUTS:
-        shape = OUTPUTS[name].shape(problem)
-        kind = "float64" if problem.dtype == "float64" else OUTPUTS[name].dtype
+        shape, kind = OUTPUTS[name].shape(problem), OUTPUTS[name].dtype_on(problem)
     got, want = tuple(out.shape), shape
     if problem.level != "core" and len(got) == 4:  # as the variant sees them
         got, want = (got[0], *got[2:]), (want[0], *want[2:])
@@ -103,13 +103,16 @@ def check_form(problem: Problem, out: object, name: str = "forward") -> Tensor:
 
 
 def values_of(call: Call, out: object) -> Tensors:
-    """All that a call's last forward pass gave, each of the right form; of a log-sum-exp what it
-    says of the rows that see something.
+    """All that a call's last forward pass gave, as :func:`outputs_among` has it."""
+    return outputs_among(call.problem, {"forward": out, **call.besides})
+
+
+def outputs_among(problem: Problem, results: Mapping[str, object]) -> Tensors:
+    """The outputs among results, each of the right form; of a log-sum-exp what it says of the rows
+    that see something.
     """
-    tensors = {"forward": check_form(call.problem, out)}
-    for name, x in call.besides.items():
-        tensors[name] = in_sight(check_form(call.problem, x, name))
-    return tensors
+    tensors = {n: check_form(problem, x, n) for n, x in results.items() if n in OUTPUT_NAMES}
+    return {n: in_sight(x) if n in OUTPUTS else x for n, x in tensors.items()}
 
 
 def check_blind(call: Call) -> None:

@@ -146,7 +146,7 @@ def _drawn_alone(problem: Problem, seed: int, name: str, spec: TensorSpec) -> Te
     """An input that comes by keyword, the same whatever else there is."""
     generator = torch.Generator(problem.device).manual_seed(seed + zlib.crc32(name.encode()))
     x = torch.randn(spec.shape(problem), generator=generator, device=generator.device)
-    return cast(DRAW_AS[spec.draw](x), problem, spec.dtype)
+    return cast(DRAW_AS[spec.draw](x), problem, spec)
 
 
 def _first(problem: Problem, seed: int, specs: Mapping[str, TensorSpec]) -> Inputs:
@@ -227,9 +227,9 @@ def turned(inputs: Inputs) -> list[Inputs]:
     return [other, *reverse]
 
 
-def cast(x: Tensor, problem: Problem, dtype: str = "") -> Tensor:
-    """In the problem's dtype, or another unless that is float64; on its device, contiguous."""
-    kind = dtype if dtype and problem.dtype != "float64" else problem.dtype
+def cast(x: Tensor, problem: Problem, spec: TensorSpec | None = None) -> Tensor:
+    """In the problem's dtype, or as an input is; on its device, contiguous."""
+    kind = spec.dtype_on(problem) if spec else problem.dtype
     return x.to(problem.device, getattr(torch, kind)).contiguous()
 
 

@@ -60,7 +60,7 @@ SUNK, SUMMED = TRAIN.with_(sinks=True), TRAIN.with_(lse=True)
 CAPPED, HELD = CAUSAL.with_(softcap=2.0), TRAIN.with_(v_head_dim=8, v_in_k=True)
 SET = HELD.with_(sinks=True, softcap=2.0, lse=True)
 GATED = TRAIN.with_(q_len=64, kv_len=64)
-"""Four chunks of :data:`GLA`."""
+"""Four chunks of :data:`RECURRENCE`."""
 STATED = GATED.with_(state=True)
 
 MOVED = r"row \d+ .* (moved|did not move) when key \d+ changed"
@@ -82,12 +82,15 @@ SELECTS: dict[str, Any] = {
     }
 }
 LATE_END = {"status": Status.TIMED_OUT, "limit_s": 4.0}
-GLA: dict[str, Any] = {
-    "operator": "gla", "definition": "impls.linear.gla:definition", "masks": ("causal",),
-    "options": {"chunk": 16, "seed": 0, "gates": "input"}, "parameters": ("scale", "state"),
-}  # fmt: skip
-"""A row of a recurrence."""
-RECURRENCE = {"row": GLA}
+RECURRENCE: dict[str, Any] = {
+    "row": {
+        "operator": "gla",
+        "definition": "impls.linear.gla:definition",
+        "masks": ("causal",),
+        "options": {"chunk": 16, "seed": 0, "gates": "input"},
+        "parameters": ("scale", "state"),
+    }
+}
 
 FAULTS: dict[str, list[tuple[Any, ...]]] = {
     "nothing": [

@@ -4,7 +4,7 @@ Such a variant says what it picked: ``attend.select(q, k, **more)`` gives the nu
 [batch, x, q_len, t], -1 for none, where an item is a key or a block of keys and x heads select. Its
 definition has the scores of all items (``scores(q, k, rows, **more)``, [batch, x, rows, items]; inf
 for what is always picked, -inf for what never is), how many are picked (``count``), the pairs that
-picks stand for (``pairs(picks, rows)``), and takes ``picks`` by name.
+picks stand for (``pairs(picks)``), and takes ``picks`` by name.
 
 The picks are held against scores in float64: what was left out may be above what was picked by no
 more than rounding, so that either of two that tie is right. The output is then held against the
@@ -85,17 +85,14 @@ class OnPicks:
         for some in row_blocks(self._problem, rows, 8):
             picks = self.picks(q, k, some, inputs.arguments[1])
             weights, blind = softmax_weights(self._problem, q, k, some)
-            shares = (weights * self._define.pairs(picks, some)).sum(-1)
+            shares = (weights * self._define.pairs(picks)).sum(-1)
             sees = (~blind[..., 0]).expand_as(shares)
             total, count = total + float(shares[sees].sum()), count + int(sees.sum())
         return total / max(count, 1)
 
     def _cast(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """As the variant gets them."""
-        return {
-            name: cast(x.detach(), self._problem, self._specs[name].dtype)
-            for name, x in tensors.items()
-        }
+        return {n: cast(x.detach(), self._problem, self._specs[n]) for n, x in tensors.items()}
 
     def _check(
         self, q: Tensor, k: Tensor, rows: Tensor, picks: Tensor, more: Mapping[str, Tensor]

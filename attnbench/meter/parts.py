@@ -16,7 +16,7 @@ from attnbench.meter.timer import Ready, measure_time, prepare, warm_up
 from impls.problem import Problem
 
 
-class Part(Repeated):
+class PartCall(Repeated):
     """A part of a call, with its backward pass where it has one."""
 
     def __init__(self, problem: Problem, function: Attend, values: Values) -> None:
@@ -46,7 +46,7 @@ def time_parts(ready: Ready, budget_s: float) -> dict[str, float]:
     by_place, by_name = ready.values.inputs.arguments
     functions = ready.attend.parts(*by_place, **by_name)  # type: ignore[attr-defined]
     for name, function in zip(names, functions, strict=True):
-        part, clock = Part(problem, function, ready.values), ready.clock()
+        part, clock = PartCall(problem, function, ready.values), ready.clock()
         prepare(clock, part)
         warm_up(part, clock, budget_s / 4)
         seconds[name] = measure_time(part, clock, budget_s, []).median_s

@@ -23,8 +23,8 @@ from attnbench.core.device import device_for
 from attnbench.core.job import Job
 from attnbench.core.record import Error, Probed, Status
 from attnbench.gate import budget, watch
-from attnbench.gate.hygiene import check_finite, check_form, values_of
-from attnbench.gate.inputs import Attend, Inputs, as_rows, cast, in_sight, make
+from attnbench.gate.hygiene import check_finite, outputs_among, values_of
+from attnbench.gate.inputs import Attend, Inputs, as_rows, cast, make
 from attnbench.gate.oracle import EDGES, compare
 from attnbench.gate.reference import Defines, Reference, Tensors, axes_of, defined, of_rows
 from attnbench.meter import memory
@@ -35,7 +35,6 @@ from attnbench.meter.timed import Repeated, Values, secret_generator, signs_like
 from attnbench.meter.timer import TimeSpent, prepare
 from impls.loading import load_function
 from impls.operators import inputs as inputs_of
-from impls.operators import outputs as outputs_of
 from impls.problem import Problem
 from impls.spec import Unsupported, Variant
 
@@ -98,9 +97,7 @@ def _look(job: Job, max_time_s: float, expected: int, spent: TimeSpent) -> dict[
         truth = expected_of(problem, fresh.inputs, rows, dout, define, job.seed)
         check_rows(problem, results, truth)
         if view is not None:
-            check_form(problem, view.results["forward"])
-            seen = dict(view.results)
-            seen |= {n: in_sight(check_form(problem, seen[n], n)) for n in outputs_of(problem)}
+            seen = {**view.results, **outputs_among(problem, view.results)}
             check_rows(problem, {n: x.detach() for n, x in seen.items()}, truth)
         watch.check(before)
     fields = {"status": Status.MEASURED, "rows": len(rows), "time_s": time_s, "samples_s": samples}
@@ -198,7 +195,7 @@ class Fresh(Repeated):
 
     def before(self) -> None:
         """Random signs on the channels: other scores and other outputs of the same kind."""
-        self._out, self._gradients, self.call.besides = None, (), {}
+        self.settle()
         with torch.no_grad():
             upstream = [] if self._dout is None else [self._dout]
             for x in [*self.call.leaves.drawn_as("normal", "unit").values(), *upstream]:
@@ -214,7 +211,7 @@ class Fresh(Repeated):
         for name, gradient in zip(self.call.names, self._gradients, strict=False):
             if name == "dq":
                 results[name] = gradient
-        self._out, self._gradients, self.call.besides = None, (), {}
+        self.settle()
         return results
 
     def dout_in(self, rows: Tensor) -> Tensor | None:

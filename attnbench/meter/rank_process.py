@@ -27,7 +27,7 @@ from attnbench.gate.hygiene import check_form, check_inputs_kept, wait_for_quiet
 from attnbench.gate.inputs import TOKENS, Attend, Call, Inputs
 from attnbench.meter import memory
 from attnbench.meter.endings import failure
-from attnbench.meter.ranks import PAGE_AXES, note_of, pages
+from attnbench.meter.ranks import PAGES, note_of, pages
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.operators import QKV
@@ -72,7 +72,7 @@ class RankPart:
     @staticmethod
     def _tokens(name: str) -> int:
         """The axis along which a tensor is shared out."""
-        axes = PAGE_AXES[name]
+        axes = PAGES[name].axes
         return next(axes.index(axis) for axis in TOKENS if axis in axes)
 
 

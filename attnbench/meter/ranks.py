@@ -29,7 +29,7 @@ from attnbench.gate.selection import judged_by
 from attnbench.meter.clocks import Clock
 from attnbench.meter.memory import HIGH_WATER, SURE, Observed
 from impls.loading import load_function
-from impls.operators import OUTPUT, OUTPUT_AXES, OUTPUTS, QKV, outputs, size
+from impls.operators import OUTPUT, OUTPUT_AXES, OUTPUTS, QKV, TensorSpec, outputs
 from impls.operators import inputs as inputs_of
 from impls.problem import Problem
 from impls.spec import Unavailable, Unsupported, Variant
@@ -82,26 +82,17 @@ def fault(troubles: Mapping[int, BaseException], doing: str, limit_s: float) -> 
 
 
 GRADIENTS = tuple(f"d{name}" for name in QKV)
-PAGE_AXES: dict[str, tuple[str, ...]] = {
-    **{name: spec.axes for name, spec in QKV.items()},
-    **{f"d{name}": spec.axes for name, spec in QKV.items()},
-    OUTPUT: OUTPUT_AXES,
-    f"d{OUTPUT}": OUTPUT_AXES,
-    **{name: spec.axes for name, spec in OUTPUTS.items()},
-    **{f"d{name}": spec.axes for name, spec in OUTPUTS.items()},
-}
-"""The axes of the inputs and results that ranks share."""
+PAGES = {**QKV, OUTPUT: TensorSpec(OUTPUT_AXES), **OUTPUTS}
+PAGES |= {f"d{name}": spec for name, spec in PAGES.items()}
+"""The inputs and results that ranks share."""
 
 
 def pages(problem: Problem, place: str) -> dict[str, Tensor]:
     """Inputs and results of one problem by name, in a file that any process may map."""
-    besides, own = outputs(problem), getattr(torch, problem.dtype)
-    names = [*QKV, OUTPUT, *besides]
+    names = [*QKV, OUTPUT, *outputs(problem)]
     names += [f"d{name}" for name in names] if problem.gradients else []
-    dtypes = dict.fromkeys(names, own)
-    for name in besides:
-        dtypes[name] = dtypes[f"d{name}"] = torch.promote_types(own, torch.float32)
-    shapes = {n: tuple(size(problem, axis) for axis in PAGE_AXES[n]) for n in names}
+    dtypes = {n: getattr(torch, PAGES[n].dtype_on(problem)) for n in names}
+    shapes = {n: PAGES[n].shape(problem) for n in names}
     sizes = [math.prod(shapes[n]) * dtypes[n].itemsize for n in names]
     room = [-(-each // 8) * 8 for each in sizes]  # each begins where any number may
     parts = torch.from_file(place, shared=True, size=sum(room), dtype=torch.uint8).split(room)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from attnbench.gate.budget import EPSILON
 from attnbench.gate.findings import Wrong
-from attnbench.gate.hygiene import check_form, values_of
-from attnbench.gate.inputs import Attend, Call, Inputs, in_sight, other_set, upstream_besides
-from impls.operators import OUTPUT, OUTPUT_AXES, OUTPUTS, Signs
+from attnbench.gate.hygiene import outputs_among, values_of
+from attnbench.gate.inputs import Attend, Call, Inputs, other_set, upstream_besides
+from impls.operators import OUTPUT, OUTPUT_AXES, Signs
 from impls.problem import Problem
 
 WORDS = {"forward": "output"}
@@ -112,8 +112,8 @@ class Repeated:
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Let go of the last result."""
-        self._out, self._gradients = None, ()
+        """Let go of the last results."""
+        self._out, self._gradients, self.call.besides = None, (), {}
 
     def run(self) -> object:
         """What the clock sees."""
@@ -219,7 +219,7 @@ class Timed(Repeated):
                     self._off[i] = torch.maximum(self._off[i], _deviation(*pair))
         except Wrong as wrong:
             self._form = str(wrong)
-        self._out, self._gradients, self.call.besides = None, (), {}
+        super().settle()
 
     def wrong(self) -> str | None:
         """None where every timed call gave what it should, else a sentence."""
@@ -235,10 +235,9 @@ def unlike(
 ) -> str | None:
     """How one call's output and gradients differ from what they were when they were judged."""
     try:
-        check_form(problem, results["forward"])
+        got = {**results, **outputs_among(problem, results)}
     except Wrong as wrong:
         return str(wrong)
-    got = {n: in_sight(x) if n in OUTPUTS else x for n, x in results.items()}
     pairs = zip(got.items(), truth, strict=True)
     off = {name: float(_deviation(x.detach(), want)) for (name, x), want in pairs}
     return _changed(problem.dtype, off, zero)

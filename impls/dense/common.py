@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from impls.heads import grouped
+from impls.heads import grouped, widened
 from impls.masks import alibi_slopes
 from impls.problem import Problem
 from impls.score_mask import blind_rows, cap_, closed_log_sums, grouped_mask
@@ -95,9 +95,8 @@ class Tiles:
     def nothing(self, q_bhnd: Tensor, rows: slice) -> Part:
         """A block that sees no key: zeros that still depend on the queries."""
         zero_bhn1 = q_bhnd[:, :, rows, :1] * 0.0
-        wide = torch.promote_types(q_bhnd.dtype, torch.float32)
         out_bhne = zero_bhn1.expand(-1, -1, -1, self.problem.v_head_dim)
-        return Part(out_bhne, zero_bhn1[..., 0].to(wide))
+        return Part(out_bhne, widened(zero_bhn1[..., 0]))
 
     def close(self, parts: list[Part], sinks: Tensor | None) -> Any:
         """The blocks end to end, zero where a row may see nothing: the output, or (out, lse)."""

@@ -121,15 +121,14 @@ class _Session:
         return session
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        given = {"q": q_bhnd, "k": k_bcmd, "v": v_bcme}
-        inputs = {name: self._as_taken(x) for name, x in given.items()}
         out = torch.empty(self.problem.output_shape, dtype=q_bhnd.dtype)
-        laid = self._as_taken(out)
-        for name, x in {**inputs, "out": laid}.items():
+        tensors = {"q": q_bhnd, "k": k_bcmd, "v": v_bcme, "out": out}
+        tensors = {name: self._as_taken(x) for name, x in tensors.items()}
+        for name, x in tensors.items():
             self._bind(name, x)
         self.session.run_with_iobinding(self.binding)
         if self.op == "mha":
-            return swap(laid.unflatten(2, (self.problem.heads, -1)))
+            return swap(tensors["out"].unflatten(2, (self.problem.heads, -1)))
         return out
 
     def note(self) -> str:

@@ -18,14 +18,14 @@ def _row(name: str, title: str, module: str, **more: Any) -> Variant:
     })  # fmt: skip
 
 
-def _delta(name: str, title: str, build: str, paper: str, widest: int) -> Variant:
+def _delta(name: str, title: str, build: str, paper: str) -> Variant:
     return _row(
         f"triton.{name}", title, "triton_delta", operator=name, paper=paper,
         build=f"impls.linear.triton_delta:{build}", cost=f"impls.linear.cost:{name}",
         definition="impls.linear.gated_delta:definition", masks=("causal",), cross=False,
         devices=("cuda",), dtypes=("float32", "bfloat16", "float16"),
         phases=("forward", "train", "backward"), parameters=("scale", "state"),
-        head_dims=(1, widest), options={"chunk": 0}, tunes={"chunk": (16, 32, 64)},
+        head_dims=(1, 128), options={"chunk": 0}, tunes={"chunk": (16, 32, 64)},
         requires=("triton>=3.4", "sm>=80", "cc"), install="pip install 'attnbench[triton]'",
     )  # fmt: skip
 
@@ -108,7 +108,7 @@ ROWS = [
         paper="arXiv:2006.16236",
     ),
     _delta("gated_delta", "gated_delta in Triton, forward: the state stays on the chip", "build",
-           "arXiv:2412.06464", 128),
+           "arXiv:2412.06464"),
     _delta("kda", "kda in Triton, forward: the state stays on the chip", "build_kda",
-           "arXiv:2510.26692", 128),
+           "arXiv:2510.26692"),
 ]  # fmt: skip

@@ -40,11 +40,6 @@ def work_dtype(problem: Problem) -> torch.dtype:
     return wide_dtype(problem)
 
 
-def widened(x: Tensor) -> Tensor:
-    """Half precisions as float32, others as they are."""
-    return x if x.dtype in (torch.float32, torch.float64) else x.float()
-
-
 STRETCH = 2048
 """Tokens done at a time where nothing is kept for backward: their features stay in the cache."""
 

@@ -20,8 +20,8 @@ import math
 import torch
 from torch import Tensor
 
-from impls.heads import Attend, Define, to_query_heads
-from impls.linear.common import FeatureMap, Linear, widened
+from impls.heads import Attend, Define, to_query_heads, widened
+from impls.linear.common import FeatureMap, Linear
 from impls.linear.defined import plain, positions
 from impls.problem import Problem
 

@@ -17,8 +17,8 @@ Cost: 2 d e FLOPs a key and a query of each head; all cosines: 2 (d + e) for eac
 import torch
 from torch import Tensor
 
-from impls.heads import Attend, Define, grouped, to_query_heads, ungrouped
-from impls.linear.common import FeatureMap, Linear, nonzero, wide_dtype, widened
+from impls.heads import Attend, Define, grouped, to_query_heads, ungrouped, widened
+from impls.linear.common import FeatureMap, Linear, nonzero, wide_dtype
 from impls.linear.defined import plain, visible_pairs
 from impls.problem import Problem
 from impls.score_mask import ScoreMask, grouped_mask

@@ -98,9 +98,8 @@ def solution(overlaps, CHUNK: tl.constexpr):
 @triton.jit
 def prepare(q, k, v, g, beta, pairs, w, u, q_steps, k_steps, v_steps, heads, group, count, chunks,
             scale, CHUNK: tl.constexpr, LEVELS: tl.constexpr, TILE: tl.constexpr,
-            WIDTH: tl.constexpr, COLUMNS: tl.constexpr, V_WIDTH: tl.constexpr,
-            V_COLUMNS: tl.constexpr, BY_CHANNEL: tl.constexpr,
-            PRECISION: tl.constexpr):  # fmt: skip
+            WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, V_COLUMNS: tl.constexpr,
+            BY_CHANNEL: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """P, W and U of one chunk of a head of values."""
     which, first = tl.program_id(0) // chunks, tl.program_id(0) % chunks * CHUNK
     q_at = start_of(q, q_steps, which, heads, group, WIDTH)

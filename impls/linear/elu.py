@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from impls.heads import Attend, Define, to_query_heads
-from impls.linear.common import FeatureMap, Linear, widened
+from impls.heads import Attend, Define, to_query_heads, widened
+from impls.linear.common import FeatureMap, Linear
 from impls.linear.defined import plain
 from impls.problem import Problem
 

@@ -16,8 +16,8 @@ Cost: 4 d e FLOPs a key and a query of each head, 2 d d more for W where it isn'
 import torch
 from torch import Tensor
 
-from impls.heads import Attend, Define, to_query_heads
-from impls.linear.common import FeatureMap, Linear, wide_dtype, widened
+from impls.heads import Attend, Define, to_query_heads, widened
+from impls.linear.common import FeatureMap, Linear, wide_dtype
 from impls.linear.defined import plain
 from impls.problem import Problem
 from impls.spec import Unsupported

@@ -13,8 +13,8 @@ Cost: 2 d e FLOPs a key and a query of each head; chunks add 2 C (d + e) a query
 
 from torch import Tensor
 
-from impls.heads import Attend, Define, to_query_heads
-from impls.linear.common import FeatureMap, Linear, widened
+from impls.heads import Attend, Define, to_query_heads, widened
+from impls.linear.common import FeatureMap, Linear
 from impls.linear.defined import plain
 from impls.problem import Problem
 

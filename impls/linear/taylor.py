@@ -21,8 +21,8 @@ import math
 import torch
 from torch import Tensor
 
-from impls.heads import Attend, Define, to_query_heads
-from impls.linear.common import FeatureMap, Linear, wide_dtype, widened
+from impls.heads import Attend, Define, to_query_heads, widened
+from impls.linear.common import FeatureMap, Linear, wide_dtype
 from impls.linear.defined import plain
 from impls.problem import Problem
 from impls.spec import Unsupported

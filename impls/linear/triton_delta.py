@@ -100,8 +100,8 @@ class Delta:
         out = q.new_empty(p.batch, p.heads, count, p.v_head_dim)
         after = q.new_empty(p.batch, p.heads, p.head_dim, p.v_head_dim, **between)
         shared = {
-            "CHUNK": self.length, "WIDTH": p.head_dim, "COLUMNS": power(p.head_dim),
-            "V_WIDTH": p.v_head_dim, "V_COLUMNS": self.columns, "BY_CHANNEL": self.by_channel,
+            "CHUNK": self.length, "WIDTH": p.head_dim, "V_WIDTH": p.v_head_dim,
+            "V_COLUMNS": self.columns, "BY_CHANNEL": self.by_channel,
             "PRECISION": precision(q.dtype), "num_warps": WARPS, "num_stages": STAGES,
         }  # fmt: skip
         sizes = p.heads, p.group, count, chunks, p.scale
@@ -112,7 +112,7 @@ class Delta:
         before = after if state is None else state.float().contiguous()
         self.kernels.walk[(heads * -(-p.v_head_dim // self.columns),)](
             q, k, g, pairs, w, u, before, after, out, *map(steps, (q, k, out)), *sizes,
-            STARTED=state is not None, **shared,
+            COLUMNS=power(p.head_dim), STARTED=state is not None, **shared,
         )  # fmt: skip
         return out, after
 

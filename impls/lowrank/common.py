@@ -27,11 +27,6 @@ CACHED = 1 << 18
 """Numbers that stay near a processor."""
 
 
-def widened(*tensors: Tensor) -> list[Tensor]:
-    """In float32 at the least."""
-    return [x.to(torch.promote_types(x.dtype, torch.float32)) for x in tensors]
-
-
 def at_least(name: str, value: float, least: float) -> None:
     """Raise Unsupported for an option below its range."""
     if not value >= least:

@@ -21,8 +21,8 @@ Cost: with r landmarks, 2 (n + m) r (d + e) FLOPs a head, 2 r^2 (d + e), and 8 r
 import torch
 from torch import Tensor
 
-from impls.heads import Define, grouped, to_query_heads, ungrouped
-from impls.lowrank.common import at_least, by_blocks, iterated_inverse, segment_means, wide, widened
+from impls.heads import Define, grouped, to_query_heads, ungrouped, widened
+from impls.lowrank.common import at_least, by_blocks, iterated_inverse, segment_means, wide
 from impls.problem import Problem
 
 SMALL = 1e-5
@@ -92,7 +92,7 @@ def definition(problem: Problem, landmarks: int, iterations: int) -> Define:
         return z
 
     def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
-        q, k, v = widened(q_bhnd, k_bcmd, v_bcme)
+        q, k, v = map(widened, (q_bhnd, k_bcmd, v_bcme))
         k, v = to_query_heads(k, problem), to_query_heads(v, problem)
         ql, kl, scale = means(q), means(k), problem.scale
         left = (q[:, :, rows] @ (scale * kl).mT).softmax(-1)

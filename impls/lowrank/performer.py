@@ -22,8 +22,8 @@ new token of decoding is 4 f (d + e), however many came before.
 import torch
 from torch import Tensor
 
-from impls.heads import Define, to_query_heads
-from impls.lowrank.common import FeatureAttention, Keys, at_least, divisor, wide, widened
+from impls.heads import Define, to_query_heads, widened
+from impls.lowrank.common import FeatureAttention, Keys, at_least, divisor, wide
 from impls.problem import Problem
 
 
@@ -73,9 +73,8 @@ def definition(problem: Problem, features: int, seed: int, chunk: int) -> Define
     w_df = projection(problem, max(features, 1), seed)
 
     def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
-        q, k, v = widened(
-            q_bhnd[:, :, rows], *(to_query_heads(x, problem) for x in (k_bcmd, v_bcme))
-        )
+        k, v = (to_query_heads(widened(x), problem) for x in (k_bcmd, v_bcme))
+        q = widened(q_bhnd[:, :, rows])
         x_q, x_k = (x @ w_df.to(x.dtype) for x in (q, k))
         top_q, top_k = (x.detach().amax(-1, keepdim=True) for x in (x_q, x_k))
         kernel = (x_q - top_q).exp() @ (x_k - top_k).exp().mT

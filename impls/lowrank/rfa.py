@@ -22,8 +22,8 @@ A new token of decoding is 4 f (d + 2 e), however many came before.
 import torch
 from torch import Tensor
 
-from impls.heads import Define, to_query_heads
-from impls.lowrank.common import FeatureAttention, Keys, at_least, wide, widened
+from impls.heads import Define, to_query_heads, widened
+from impls.lowrank.common import FeatureAttention, Keys, at_least, wide
 from impls.problem import Problem
 
 SMALLEST = 1e-12
@@ -72,7 +72,7 @@ def definition(problem: Problem, features: int, sigma: float, floor: float, seed
     w_df = projection(problem, max(features, 1), sigma or 1.0, seed)
 
     def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
-        q, k, v = widened(q_bhnd[:, :, rows], k_bcmd, v_bcme)
+        q, k, v = map(widened, (q_bhnd[:, :, rows], k_bcmd, v_bcme))
 
         def angles(x: Tensor) -> Tensor:
             return (x / x.norm(dim=-1, keepdim=True).clamp(min=SMALLEST)) @ w_df.to(x.dtype)

@@ -22,8 +22,8 @@ Cost: with r landmarks, 2 (n + m) r (d + e) FLOPs a head, 2 r^2 (d + e), and 8 r
 import torch
 from torch import Tensor
 
-from impls.heads import Define, grouped, to_query_heads, ungrouped
-from impls.lowrank.common import at_least, by_blocks, iterated_inverse, wide, widened
+from impls.heads import Define, grouped, to_query_heads, ungrouped, widened
+from impls.lowrank.common import at_least, by_blocks, iterated_inverse, wide
 from impls.problem import Problem
 
 SMALL = 1e-5
@@ -117,7 +117,7 @@ def definition(problem: Problem, landmarks: int, iterations: int, gamma: float,
         return z
 
     def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
-        q, k, v = widened(q_bhnd, k_bcmd, v_bcme)
+        q, k, v = map(widened, (q_bhnd, k_bcmd, v_bcme))
         k, v = to_query_heads(k, problem), to_query_heads(v, problem)
         z = torch.cat((q[:, :, at_q.to(rows)], k[:, :, at_k.to(rows)]), 2)
         w = kappa(z, z) + gamma * torch.eye(z.shape[2]).to(z)

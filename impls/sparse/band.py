@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from impls.heads import widened
 from impls.problem import Problem
 from impls.score_mask import closed_log_sums, weights
 from impls.sparse.blocks import (
@@ -128,10 +129,7 @@ class Band:
         """
         k_bctsd, v_bctse = self._spans(k_bcmd, slab), self._spans(v_bcme, slab)
         scores_bctrs = masked(q_bctrd @ k_bctsd.mT, bias, self.problem)
-        lse = None
-        if self.problem.lse:
-            wide = torch.promote_types(scores_bctrs.dtype, torch.float32)
-            lse = scores_bctrs.to(wide).logsumexp(-1, keepdim=True)
+        lse = widened(scores_bctrs).logsumexp(-1, keepdim=True) if self.problem.lse else None
         return weights(scores_bctrs, sinks, self.problem) @ v_bctse, lse
 
     def _spans(self, x_bcmd: Tensor, slab: slice) -> Tensor:

@@ -26,8 +26,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from impls.heads import widened
 from impls.problem import Problem
-from impls.sparse.selected import Defined, Selecting, again, wide_of
+from impls.sparse.selected import Defined, Selecting, again
 
 TABLES = 4
 """How much more a block of rows gathers than keys and values are, where their gradients are wanted:
@@ -47,9 +48,9 @@ class Dsa(Selecting):
             place = self.places(rows, ik_bmd.device)[:, None]
             key = torch.arange(self.items_of(rows), device=ik_bmd.device)
             near = iq_bnyd[:, rows].flatten(1, 2) @ ik_bmd[:, : len(key)].mT
-            near = near.relu_().to(wide_of(iw_bny).dtype)
+            near = near.relu_().to(widened(iw_bny).dtype)
             near = near.unflatten(1, (-1, iq_bnyd.shape[2]))
-            scores = (wide_of(iw_bny[:, rows, None]) @ near)[:, None, :, 0]
+            scores = (widened(iw_bny[:, rows, None]) @ near)[:, None, :, 0]
             yield scores.masked_fill_(key > place, -torch.inf)
 
     def selected(
@@ -57,7 +58,7 @@ class Dsa(Selecting):
     ) -> Tensor:
         """Softmax over the keys that were picked, a block of rows at a time."""
         p = self.problem
-        tables = [wide_of(x).reshape(-1, x.shape[-1]) for x in (k_bcmd, v_bcme)]
+        tables = [widened(x).reshape(-1, x.shape[-1]) for x in (k_bcmd, v_bcme)]
         unit = torch.arange(p.batch * p.kv_heads, device=picks.device).view(p.batch, -1, 1, 1)
         outs = []
         numbers = p.kv_heads * self.count * (p.head_dim + p.v_head_dim)
@@ -65,7 +66,7 @@ class Dsa(Selecting):
         for rows in self.row_blocks(numbers, least):
             some = picks[:, :, rows]
             at_bcrt = some.clamp(min=0) + unit * p.kv_len
-            q_bhrd = wide_of(q_bhnd[:, :, rows]) * p.scale
+            q_bhrd = widened(q_bhnd[:, :, rows]) * p.scale
             outs.append(again(_gathered, q_bhrd, *tables, at_bcrt, some < 0))
         return torch.cat(outs, 2).to(v_bcme.dtype)
 
@@ -93,8 +94,7 @@ class Definition(Defined):
         for head in range(iq_bnyd.shape[2]):
             near = (iq_bnyd[:, rows, head] @ ik_bmd.mT).clamp(min=0.0)
             total = total + iw_bny[:, rows, head, None] * near
-        place = rows[:, None] + self.problem.kv_len - self.problem.q_len
-        later = torch.arange(self.problem.kv_len, device=rows.device) > place
+        later = torch.arange(self.problem.kv_len, device=rows.device) > self.places(rows)
         return total.masked_fill(later, -torch.inf)[:, None]
 
 

@@ -24,9 +24,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from impls.heads import to_query_heads
+from impls.heads import to_query_heads, widened
 from impls.problem import Problem
-from impls.sparse.selected import Defined, Selecting, attend_blocks, block_means, wide_of
+from impls.sparse.selected import Defined, Selecting, attend_blocks, block_means
 
 
 class Moba(Selecting):
@@ -37,11 +37,11 @@ class Moba(Selecting):
 
     def scores(self, q_bhnd: Tensor, k_bcmd: Tensor, **more: Tensor) -> Iterator[Tensor]:
         """Each query with the means of the blocks before its own."""
-        means = to_query_heads(block_means(wide_of(k_bcmd), self.block), self.problem)
+        means = to_query_heads(block_means(widened(k_bcmd), self.block), self.problem)
         for rows in self.row_blocks(self.problem.heads * self.items):
             own_r1 = (self.places(rows, q_bhnd.device) // self.block)[:, None]
             item = torch.arange(self.items_of(rows), device=q_bhnd.device)
-            scores = wide_of(q_bhnd[:, :, rows]) @ means[:, :, : len(item)].mT
+            scores = widened(q_bhnd[:, :, rows]) @ means[:, :, : len(item)].mT
             scores = scores.masked_fill_(item == own_r1, torch.inf)
             yield scores.masked_fill_(item > own_r1, -torch.inf)
 
@@ -59,13 +59,12 @@ def build(problem: Problem, block: int, top: int) -> Moba:
 
 
 class Definition(Defined):
-    """The mean of each block by a loop over blocks."""
+    """Each query with the mean of every block."""
 
     def scores(self, q_bhnd: Tensor, k_bcmd: Tensor, rows: Tensor, **more: Tensor) -> Tensor:
         """Own block always, later ones never."""
-        means = torch.stack([x.mean(2) for x in k_bcmd.split(self.block, 2)], 2)
-        scores = q_bhnd[:, :, rows] @ to_query_heads(means, self.problem).mT
-        own = (rows[:, None] + self.problem.kv_len - self.problem.q_len) // self.block
+        scores = q_bhnd[:, :, rows] @ self.block_means(k_bcmd).mT
+        own = self.places(rows) // self.block
         item = torch.arange(self.items, device=rows.device)
         return scores.masked_fill(item == own, torch.inf).masked_fill(item > own, -torch.inf)
 

@@ -29,16 +29,16 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from impls.heads import to_query_heads
+from impls.heads import to_query_heads, widened
 from impls.problem import Problem
 from impls.sparse.band import Band
 from impls.sparse.selected import (
     Defined,
+    Qkv,
     Selecting,
     again,
     attend_blocks,
     block_means,
-    wide_of,
 )
 from impls.spec import Unsupported
 
@@ -69,14 +69,14 @@ class Nsa(Selecting):
         return scores.masked_fill(~open_, -torch.inf).softmax(-1).masked_fill(~seen, 0.0)
 
     def _means(self, x_bcmd: Tensor) -> Tensor:
-        return to_query_heads(block_means(wide_of(x_bcmd), self.block), self.problem)
+        return to_query_heads(block_means(widened(x_bcmd), self.block), self.problem)
 
     def scores(self, q_bhnd: Tensor, k_bcmd: Tensor, **more: Tensor) -> Iterator[Tensor]:
         """Weights of compressed blocks, summed over the heads of a group."""
         means, group = self._means(k_bcmd), (self.problem.kv_heads, self.problem.group)
         for rows in self.row_blocks(self.problem.heads * self.items):
             item = torch.arange(self.items_of(rows), device=q_bhnd.device)
-            weights = self._weights(wide_of(q_bhnd[:, :, rows]), means, rows)
+            weights = self._weights(widened(q_bhnd[:, :, rows]), means, rows)
             own = (self.places(rows, q_bhnd.device) // self.block)[:, None]
             always = (item == 0) | (item == own) | (item == own - 1)
             scores = weights.unflatten(1, group).sum(2).masked_fill_(always, torch.inf)
@@ -89,7 +89,7 @@ class Nsa(Selecting):
         g_cmp, g_slc, g_swa = (more[name][..., None] for name in ("g_cmp", "g_slc", "g_swa"))
         out = g_slc * attend_blocks(self.problem, q_bhnd, k_bcmd, v_bcme, picks, self.block)
         means = self._means(k_bcmd), self._means(v_bcme)
-        out = out + g_cmp * self._compressed(wide_of(q_bhnd), *means)
+        out = out + g_cmp * self._compressed(widened(q_bhnd), *means)
         return (out + g_swa * self.band(q_bhnd, k_bcmd, v_bcme)).to(v_bcme.dtype)
 
     def _compressed(self, q_bhnd: Tensor, k_bhud: Tensor, v_bhue: Tensor) -> Tensor:
@@ -117,15 +117,11 @@ class Definition(Defined):
         super().__init__(problem, block, top)
         self.window = max(window, 1)
 
-    def _place(self, rows: Tensor) -> Tensor:
-        return rows[:, None] + self.problem.kv_len - self.problem.q_len
-
     def _compressed(self, q_bhnd: Tensor, k_bcmd: Tensor, rows: Tensor) -> Tensor:
         """The weights of the blocks, [b, h, r, u]; zeros where none has ended."""
-        means = torch.stack([x.mean(2) for x in k_bcmd.split(self.block, 2)], 2)
-        scores = (q_bhnd[:, :, rows] @ to_query_heads(means, self.problem).mT) * self.problem.scale
+        scores = (q_bhnd[:, :, rows] @ self.block_means(k_bcmd).mT) * self.problem.scale
         last = (torch.arange(self.items, device=rows.device) + 1) * self.block - 1
-        seen = last <= self._place(rows)
+        seen = last <= self.places(rows)
         none = ~seen.any(-1, keepdim=True)
         weights = scores.masked_fill(~(seen | none), -torch.inf).softmax(-1)
         return weights.masked_fill(none, 0.0)
@@ -135,28 +131,18 @@ class Definition(Defined):
         weights = self._compressed(q_bhnd, k_bcmd, rows)
         b, _, r, u = weights.shape
         scores = weights.view(b, self.problem.kv_heads, self.problem.group, r, u).sum(2)
-        own, item = self._place(rows) // self.block, torch.arange(u, device=rows.device)
+        own, item = self.places(rows) // self.block, torch.arange(u, device=rows.device)
         for forced in (item == 0, item == own, item == own - 1):
             scores = scores.masked_fill(forced, torch.inf)
         return scores.masked_fill(item > own, -torch.inf)
 
-    def __call__(
-        self,
-        q_bhnd: Tensor,
-        k_bcmd: Tensor,
-        v_bcme: Tensor,
-        rows: Tensor,
-        picks: Tensor | None = None,
-        **more: Tensor,
-    ) -> Tensor:
-        """The output of some rows."""
-        selected = super().__call__(q_bhnd, k_bcmd, v_bcme, rows, picks)
-        weights = self._compressed(q_bhnd, k_bcmd, rows)
-        values = torch.stack([x.mean(2) for x in v_bcme.split(self.block, 2)], 2)
-        compressed = weights @ to_query_heads(values, self.problem)
-        key, place = torch.arange(self.problem.kv_len, device=rows.device), self._place(rows)
-        near = (key <= place) & (key > place - self.window)
-        window = self.softmax(q_bhnd, k_bcmd, v_bcme, rows, near)
+    def output(self, qkv: Qkv, rows: Tensor, pairs: Tensor, **more: Tensor) -> Tensor:
+        """The three branches under their gates."""
+        q_bhnd, k_bcmd, v_bcme = qkv
+        selected = super().output(qkv, rows, pairs)
+        compressed = self._compressed(q_bhnd, k_bcmd, rows) @ self.block_means(v_bcme)
+        key = torch.arange(self.problem.kv_len, device=rows.device)
+        window = super().output(qkv, rows, key > self.places(rows) - self.window)
         g_cmp, g_slc, g_swa = (more[n][:, :, rows, None] for n in ("g_cmp", "g_slc", "g_swa"))
         return g_cmp * compressed + g_slc * selected + g_swa * window
 

@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from impls.heads import Attend, to_query_heads
+from impls.heads import Attend, to_query_heads, widened
 from impls.problem import Problem
-from impls.sparse.common import need_one_sequence
+from impls.sparse.common import need_one_sequence, softmax_rows
 from impls.sparse.picks import largest
 from impls.spec import Unsupported
 
@@ -29,9 +29,7 @@ TILE = 16, 128
 """The fewest and the most queries that meet a block of keys in one product."""
 
 
-def wide_of(x: Tensor) -> Tensor:
-    """In float32 at the least."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+Qkv = tuple[Tensor, Tensor, Tensor]
 
 
 def again(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -173,7 +171,7 @@ def attend_blocks(
     Each block of keys meets all the queries that picked it, a tile of them at a time; what a query
     got from its blocks is then one softmax, by their maxima and sums.
     """
-    q, k, v = (wide_of(x) for x in (q_bhnd, k_bcmd, v_bcme))
+    q, k, v = (widened(x) for x in (q_bhnd, k_bcmd, v_bcme))
     b, h, n, d = q.shape
     items = -(-problem.kv_len // block)
     size = min(max(block, TILE[0]), TILE[1])
@@ -235,9 +233,6 @@ class Defined:
     Without ``picks`` it selects by its own scores in the dtype of the problem.
     """
 
-    block: int
-    count: int
-
     def __init__(self, problem: Problem, block: int, count: int) -> None:
         self.problem, self.block = problem, max(block, 1)
         self.items = -(-problem.kv_len // self.block)
@@ -256,27 +251,25 @@ class Defined:
         named = {name: x.detach().to(own) for name, x in more.items()}
         return picked(self.scores(q, k, rows, **named), self.count)
 
-    def keys(self, picks_bxrt: Tensor) -> Tensor:
-        """Which keys picks stand for, [b, x, r, m], whether the mask hides them or not."""
-        chosen = picks_bxrt.new_zeros((*picks_bxrt.shape[:3], self.items + 1), dtype=torch.bool)
-        chosen.scatter_(-1, picks_bxrt.remainder(self.items + 1), True)  # -1 falls on the last
-        keys = chosen[..., :-1].repeat_interleave(self.block, -1)
-        return keys[..., : self.problem.kv_len]
+    def pairs(self, picks_bxrt: Tensor) -> Tensor:
+        """The pairs that picks stand for, whether the mask hides them or not: [b, h, r, m]."""
+        items = picks_bxrt.new_zeros((*picks_bxrt.shape[:3], self.items + 1), dtype=torch.bool)
+        items.scatter_(-1, picks_bxrt.remainder(self.items + 1), True)  # -1 falls on the last
+        keys = items[..., :-1].repeat_interleave(self.block, -1)[..., : self.problem.kv_len]
+        return keys.repeat_interleave(self.problem.heads // keys.shape[1], 1)
 
-    def pairs(self, picks_bxrt: Tensor, rows: Tensor) -> Tensor:
-        """The pairs that are selected and causal: [b, h, r, m]."""
-        keys = self.keys(picks_bxrt)
-        keys = keys.repeat_interleave(self.problem.heads // keys.shape[1], 1)
-        place = rows[:, None] + self.problem.kv_len - self.problem.q_len
-        return keys & (torch.arange(self.problem.kv_len, device=rows.device) <= place)
+    def places(self, rows: Tensor) -> Tensor:
+        """Where some rows stand among the keys: [r, 1]."""
+        return rows[:, None] + self.problem.kv_len - self.problem.q_len
 
-    def softmax(
-        self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor, pairs: Tensor
-    ) -> Tensor:
-        """Softmax attention of some rows on some pairs: [b, h, r, e]."""
-        k, v = (to_query_heads(x, self.problem) for x in (k_bcmd, v_bcme))
-        scores = (q_bhnd[:, :, rows] @ k.mT) * self.problem.scale
-        return scores.masked_fill(~pairs, -torch.inf).softmax(-1) @ v
+    def block_means(self, x_bcmd: Tensor) -> Tensor:
+        """The mean of each block by a loop over blocks, by query heads: [b, h, u, d]."""
+        means = torch.stack([x.mean(2) for x in x_bcmd.split(self.block, 2)], 2)
+        return to_query_heads(means, self.problem)
+
+    def output(self, qkv: Qkv, rows: Tensor, pairs: Tensor, **more: Tensor) -> Tensor:
+        """The output of some rows on some pairs: [b, h, r, e]."""
+        return softmax_rows(self.problem, *qkv, rows, pairs)
 
     def __call__(
         self,
@@ -290,4 +283,4 @@ class Defined:
         """The output of some rows; ``picks`` are of these rows."""
         if picks is None:
             picks = self.picks(q_bhnd, k_bcmd, rows, **more)
-        return self.softmax(q_bhnd, k_bcmd, v_bcme, rows, self.pairs(picks, rows))
+        return self.output((q_bhnd, k_bcmd, v_bcme), rows, self.pairs(picks), **more)

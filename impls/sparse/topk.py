@@ -28,8 +28,8 @@ from torch.nn.functional import embedding_bag, pad
 from impls.heads import Attend, Define, grouped, to_query_heads
 from impls.masks import alibi_slopes
 from impls.problem import Problem
-from impls.sparse.common import softmax_rows
 from impls.sparse.picks import largest
+from impls.sparse.selected import Defined
 from impls.spec import Unsupported
 
 SCORES, SCORES_ON_GPU = 1 << 23, 1 << 28
@@ -189,16 +189,14 @@ def build(problem: Problem, k: int) -> Attend:
     return TopK(problem, k)
 
 
-class Definition:
+class Definition(Defined):
     """The plain form: all the scores of some rows, those that were not picked at -inf."""
 
-    block = 1
-
     def __init__(self, problem: Problem, k: int) -> None:
-        self.problem, self.select = problem, Selector(problem, max(k, 1))
-        self.count = self.select.count
+        super().__init__(problem, 1, k)
+        self.select = Selector(problem, self.count)
 
-    def scores(self, q_bhnd: Tensor, k_bcmd: Tensor, rows: Tensor) -> Tensor:
+    def scores(self, q_bhnd: Tensor, k_bcmd: Tensor, rows: Tensor, **more: Tensor) -> Tensor:
         """The scores of some rows, -inf where the mask hides a key: [b, h, r, m]."""
         mask, shape, picked = self.problem.mask, self.problem.shape, rows.cpu().numpy()
         scores = (q_bhnd[:, :, rows] @ to_query_heads(k_bcmd, self.problem).mT) * self.problem.scale
@@ -208,26 +206,11 @@ class Definition:
         visible = torch.from_numpy(mask.visible(shape, picked).copy()).to(scores.device)
         return scores.masked_fill(~visible, -torch.inf)
 
-    def pairs(self, picks_bhrt: Tensor, rows: Tensor) -> Tensor:
-        """The pairs that picks stand for: [b, h, r, m]."""
-        m = self.problem.kv_len
-        chosen = picks_bhrt.new_zeros((*picks_bhrt.shape[:3], m + 1), dtype=torch.bool)
-        return chosen.scatter_(-1, picks_bhrt.remainder(m + 1), True)[..., :m]  # -1: the last
-
-    def __call__(
-        self,
-        q_bhnd: Tensor,
-        k_bcmd: Tensor,
-        v_bcme: Tensor,
-        rows: Tensor,
-        picks: Tensor | None = None,
-    ) -> Tensor:
-        """The output of some rows; without ``picks`` on those of the selector."""
-        if picks is None:
-            own = getattr(torch, self.problem.dtype)
-            q, k = (x.detach().to(own).contiguous() for x in (q_bhnd, k_bcmd))
-            picks = self.select.picks(q, k)[:, :, rows]
-        return softmax_rows(self.problem, q_bhnd, k_bcmd, v_bcme, rows, self.pairs(picks, rows))
+    def picks(self, q_bhnd: Tensor, k_bcmd: Tensor, rows: Tensor, **more: Tensor) -> Tensor:
+        """Those of the selector."""
+        own = getattr(torch, self.problem.dtype)
+        q, k = (x.detach().to(own).contiguous() for x in (q_bhnd, k_bcmd))
+        return self.select.picks(q, k)[:, :, rows]
 
 
 def definition(problem: Problem, k: int) -> Define:

@@ -145,6 +145,13 @@ def test_what_differs_while_its_memory_is_observed_is_wrong(cells, deed, says):
     unmeasured(record, Status.WRONG, f"while its memory was observed .*{says}")
 
 
+@pytest.mark.parametrize("other", ["None", "lse.double()"])
+def test_a_log_sum_exp_of_another_form_while_memory_is_observed_is_wrong(cells, other):
+    code = attending(f"out, lse = inner(q, k, v); return out, {other} if looked_at else lse")
+    record = cells.measure(cells.variant(code, parameters=("lse",)), cells.problem(lse=True))
+    unmeasured(record, Status.WRONG, "while its memory was observed its lse is ")
+
+
 BY_ADDRESS = (
     "out, key = inner(q, k, v), tuple(x.data_ptr() for x in (q, k, v))\n"
     "        return through(packed.setdefault(key, out.detach().clone()), out) if late else out"

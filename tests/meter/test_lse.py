@@ -20,8 +20,8 @@ from impls.problem import Problem
 from impls.sparse import flex_kernel
 from tests.impls.small import softmax
 
-ROWS = ("einsum", "matmul", "chunked?block=16", "online?q_block=16&k_block=16", "window.blocked",
-        "sdpa.flash")  # fmt: skip
+ROWS = ("einsum", "matmul", "matmul.prescale", "chunked?block=16", "online?q_block=16&k_block=16",
+        "window.blocked", "sdpa.flash")  # fmt: skip
 MASKS = {
     "none": {}, "causal": {"q_len": 48}, "causal+window:9,0": {"sinks": True, "q_len": 48},
     "window:9,0": {"q_len": 48},
