@@ -32,12 +32,13 @@ class ModelFiles:
 
     name: str
     folder: str
+    gguf_file: str
+    """Empty where the folder is as transformers saves one."""
     heads: int
     kv_heads: int
     head_dim: int
     places: int
     """The most tokens that it was made for; 0 where it doesn't say."""
-    gguf_file: str = ""
     original_s: float = 12.0
     """About, to load it and run a passage of 512 tokens."""
     passage_s: float = 0.2
@@ -101,11 +102,11 @@ def smollm2() -> ModelFiles:
     return ModelFiles(
         "SmolLM2-135M-Instruct (Q4_1)",
         str(folder),
+        GGUF_FILE,
         heads=9,
         kv_heads=3,
         head_dim=64,
         places=8192,
-        gguf_file=GGUF_FILE,
         original_s=60.0,
         passage_s=2.1,
     )
@@ -131,7 +132,7 @@ def in_folder(folder: Path, name: str) -> ModelFiles:
     kinds = config.get("architectures") or []
     if kinds and not any("CausalLM" in kind or "LMHead" in kind for kind in kinds):
         raise CantBeDone(f"--model {folder} is no causal language model, but {', '.join(kinds)}")
-    return ModelFiles(name, str(folder.resolve()), **_sizes(config))
+    return ModelFiles(name, str(folder.resolve()), "", **_sizes(config))
 
 
 def _sizes(config: dict[str, Any]) -> dict[str, int]:
