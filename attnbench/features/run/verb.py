@@ -232,9 +232,10 @@ def _conclude(run: ReportRun, arguments: argparse.Namespace, took_s: float) -> i
             "selfcheck": trust,
             "records": [record.to_dict() for record in records],
             "answers": [answer.to_dict() for answer in answers(records)],
-            **({"layers": [each.to_dict() for each in layers]} if layers else {}),
-            **({"together": [each.to_dict() for each in together(layers)]} if layers else {}),
         }
+        if layers:
+            values["layers"] = [each.to_dict() for each in layers]
+            values["together"] = [each.to_dict() for each in together(layers)]
         print(json.dumps(values))
         return finding(records)
     if arguments.all or arguments.tables:
