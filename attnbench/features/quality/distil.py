@@ -37,7 +37,7 @@ class Distillation:
             weight.requires_grad_(True)
         optimizer = torch.optim.AdamW(self._weights, lr=RATE, weight_decay=0.0)
         losses: list[float] = []
-        while perf_counter() - start < seconds:
+        while perf_counter() - start < seconds or not losses:
             some = torch.randint(len(blocks), (TOGETHER,), generator=generator)
             ids = blocks[some].to(self.swappable.device)
             with torch.no_grad():

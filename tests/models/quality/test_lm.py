@@ -245,6 +245,11 @@ def test_after_a_distillation_more_is_kept_and_the_model_is_as_it_was(measured, 
     assert measured("sdpa")["status"] == "measured"
 
 
+def test_a_distillation_of_no_time_is_one_step(measured):
+    row = measured("linear.elu", distil_s=1e-9)
+    assert row["distilled"]["tokens"] == distil.TOGETHER * distil.BLOCK
+
+
 def test_a_distillation_that_a_variant_refuses_leaves_the_model_as_it_was(measured, monkeypatch):
     def refuse(*_):
         raise lm_worker.NotServed("no gradient")
