@@ -210,23 +210,8 @@ class Built:
             more |= {n: x.to(q.dtype) for n, x in alike.items() if isinstance(x, Tensor)}
             with torch.autocast(kind, enabled=False):
                 return self(q, k, v, mask, scale, is_causal, dropout_p, **more)
-        b, h, c, n, m, d, e = self._sizes(*qkv, inputs)
-        shape = Shape(b, h, n, m)
-        if mask is None and not is_causal and self.row.on(kind, "masks") == ("causal",):
-            mask = "causal"
-        whole = self._mask(mask, is_causal, shape)
-        gradient = torch.is_grad_enabled() and any(
-            x.requires_grad for x in (*qkv, *inputs.values())
-        )
-        phase = phase_of(shape, whole, gradient=gradient)
-        settings: dict[str, Any] = {name: True for name in PARAMETERS if name in inputs}
-        number = isinstance(scale, int | float)
-        settings |= {} if scale is None or (number and is_usual(scale, d)) else {"scale": scale}
-        settings |= {} if softcap is None else {"softcap": softcap}
-        settings |= {"lse": True} if return_lse else {}
-        shapes = (b, h, n, d), (b, c, m, d), (b, c, m, e)
-        one = q_bhnd.dtype, q_bhnd.device
-        call = CallShape(*shapes, *one, whole, phase, dropout_p, tuple(settings.items()))
+        numbers = {"scale": scale, "softcap": softcap, "lse": return_lse or None}
+        call = self._call_shape(qkv, inputs, mask, is_causal, dropout_p, numbers)
         attend = self.attend(call)
         more = inputs if not return_state else {**inputs, "return_state": True}
         if return_state and "state" not in OPERATORS[self.row.operator].further:
@@ -237,12 +222,38 @@ class Built:
             raise self._refused(str(why)) from None
         if not isinstance(mask, Tensor):
             return out
-        if mask.requires_grad and (dropout_p or settings.keys() - {"scale"}):
+        if mask.requires_grad and (dropout_p or dict(call.settings).keys() - {"scale"}):
             raise self._refused(NO_BIAS_GRADIENT)
         out, *besides = _each(out)
         out = with_bias_gradient(out, *qkv, (mask,), scale, is_causal)
         out = out if "sinks" in inputs else fill_empty_rows(out, v_bcme, mask)
         return (out, *besides) if besides else out
+
+    def _call_shape(
+        self,
+        qkv: tuple[Tensor, Tensor, Tensor],
+        inputs: Mapping[str, Tensor],
+        mask: Mask | str | Tensor | None,
+        is_causal: bool,
+        dropout: float,
+        numbers: Mapping[str, Any],
+    ) -> CallShape:
+        b, h, c, n, m, d, e = self._sizes(*qkv, inputs)
+        shape, (q, _, _) = Shape(b, h, n, m), qkv
+        if mask is None and not is_causal and self.row.on(q.device.type, "masks") == ("causal",):
+            mask = "causal"
+        whole = self._mask(mask, is_causal, shape)
+        gradient = torch.is_grad_enabled() and any(
+            x.requires_grad for x in (*qkv, *inputs.values())
+        )
+        phase = phase_of(shape, whole, gradient=gradient)
+        settings: dict[str, Any] = {name: True for name in PARAMETERS if name in inputs}
+        settings |= {name: x for name, x in numbers.items() if x is not None}
+        scale = settings.get("scale")
+        if isinstance(scale, int | float) and is_usual(scale, d):
+            del settings["scale"]
+        shapes = (b, h, n, d), (b, c, m, d), (b, c, m, e)
+        return CallShape(*shapes, q.dtype, q.device, whole, phase, dropout, tuple(settings.items()))
 
     def attend(self, call: CallShape) -> Attend:
         """``attend(q, k, v)`` for all calls of this shape: built now, or kept from before."""
@@ -315,16 +326,21 @@ class Built:
             )
         return known_mask(mask, is_causal, shape)
 
-    def _build(self, call: CallShape) -> Attend:
+    def problem(self, call: CallShape) -> Problem:
+        """What is built for such calls: for decoding, the forward pass where that alone can be."""
         problem = problem_of(call.q, call.v, call.dtype, call.device, call.mask, call.phase)
         problem = problem.with_(**dict(call.settings))
         refused = self.row.supports(problem)
         if refused is not None and problem.phase == "decode":  # forward may compute it too
             whole = problem.with_(phase="forward")
             if self.row.supports(whole) is None:
-                problem, refused = whole, None
+                return whole
         if refused is not None:
             raise self._refused(refused)
+        return problem
+
+    def _build(self, call: CallShape) -> Attend:
+        problem = self.problem(call)
         if call.dropout and not self.row.dropout:
             able = ", ".join(row.name for row in impls.table().rows.values() if row.dropout)
             raise self._refused(

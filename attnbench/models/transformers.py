@@ -210,9 +210,15 @@ def in_use(mask: Mask | Tensor, q_len: int, kv_len: int) -> tuple[Mask | Tensor,
 
 
 HONOURED = {
-    "scaling", "is_causal", "position_bias", "dropout", "sliding_window", "softcap", "s_aux",
+    "scaling",
+    "is_causal",
+    "position_bias",
+    "dropout",
+    "sliding_window",
+    "softcap",
+    "s_aux",
     "indices",
-}  # fmt: skip
+}
 OF_THE_MODEL = """
 cache_position deterministic labels layer_idx logits_to_keep num_items_in_batch output_attentions
 output_hidden_states output_router_logits past_key_value past_key_values position_embeddings

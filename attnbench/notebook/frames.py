@@ -15,9 +15,18 @@ from impls.errors import CantBeDone
 from impls.operators import PARAMETERS
 
 VARYING = (
-    "batch", "heads", "kv_heads", "q_len", "head_dim", "v_head_dim", "dtype", "inputs", "level",
-    "device", *PARAMETERS,
-)  # fmt: skip
+    "batch",
+    "heads",
+    "kv_heads",
+    "q_len",
+    "head_dim",
+    "v_head_dim",
+    "dtype",
+    "inputs",
+    "level",
+    "device",
+    *PARAMETERS,
+)
 """Parts of a problem that have a column of their own only where not all rows agree."""
 CELL = ("run", "variant", "phase", "mask", "seq", *VARYING)
 """The columns that identify a measurement."""

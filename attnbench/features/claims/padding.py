@@ -29,8 +29,8 @@ CALLS = (
 
 def sdpa(backend: SDPBackend, form: str, length: int) -> Callable[..., Tensor]:
     """torch's attention by one backend, causal by a tensor or by its flag."""
-    seen = torch.ones(length, length, dtype=torch.bool, device=DEVICE).tril()[None, None]
-    how = {"is_causal": True} if form == CAUSAL else {"attn_mask": seen}
+    visible = torch.ones(length, length, dtype=torch.bool, device=DEVICE).tril()[None, None]
+    how = {"is_causal": True} if form == CAUSAL else {"attn_mask": visible}
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with sdpa_kernel(backend):
@@ -46,10 +46,10 @@ def not_finite(attend: Callable[..., Tensor], length: int, seed: int) -> dict[st
     inputs = make(Problem(**sizes, **extent, phase="train", inputs="sunk"), seed)  # type: ignore[arg-type]
     leaves = [x.requires_grad_() for x in inputs.values()]
     out = attend(*leaves)
-    found = [out, *torch.autograd.grad(out, leaves, torch.ones_like(out))]
+    tensors = [out, *torch.autograd.grad(out, leaves, torch.ones_like(out))]
     return {
         name: 1 - float(x.isfinite().double().mean())
-        for name, x in zip(("output", "dq", "dk", "dv"), found, strict=True)
+        for name, x in zip(("output", "dq", "dk", "dv"), tensors, strict=True)
     }
 
 

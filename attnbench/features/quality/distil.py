@@ -37,7 +37,7 @@ class Distillation:
             weight.requires_grad_(True)
         optimizer = torch.optim.AdamW(self._weights, lr=RATE, weight_decay=0.0)
         losses: list[float] = []
-        while perf_counter() - start < seconds:
+        while perf_counter() - start < seconds or not losses:
             some = torch.randint(len(blocks), (TOGETHER,), generator=generator)
             ids = blocks[some].to(self.swappable.device)
             with torch.no_grad():
@@ -57,8 +57,6 @@ class Distillation:
             optimizer.step()
             student = [x.detach().clone() for x in self._weights]
             losses.append(float(loss.detach()))
-        for weight in self._weights:
-            weight.requires_grad_(False)
         took = perf_counter() - start
         ends = {"first_kl": losses[0], "last_kl": losses[-1]}
         return {"tokens": steps * TOGETHER * BLOCK, "seconds": took, **ends}
@@ -75,7 +73,7 @@ class Distillation:
         """The model as it was."""
         with torch.no_grad():
             for weight, value in zip(self._weights, self._own, strict=True):
-                weight.copy_(value)
+                weight.requires_grad_(False).copy_(value)
 
 
 def blocks_between(tokens: Sequence[int], parts: Sequence[tuple[int, int]]) -> Tensor:

@@ -18,11 +18,39 @@ import numpy as np
 from impls.errors import CantBeDone
 
 THINGS = (
-    "amber", "anchor", "apple", "basket", "bridge", "candle", "castle", "copper", "drum",
-    "feather", "forest", "garden", "harbour", "kettle", "ladder", "lantern", "meadow", "mirror",
-    "orchard", "pepper", "ribbon", "river", "saddle", "silver", "spoon", "temple", "thunder",
-    "tower", "valley", "violin", "window", "winter",
-)  # fmt: skip
+    "amber",
+    "anchor",
+    "apple",
+    "basket",
+    "bridge",
+    "candle",
+    "castle",
+    "copper",
+    "drum",
+    "feather",
+    "forest",
+    "garden",
+    "harbour",
+    "kettle",
+    "ladder",
+    "lantern",
+    "meadow",
+    "mirror",
+    "orchard",
+    "pepper",
+    "ribbon",
+    "river",
+    "saddle",
+    "silver",
+    "spoon",
+    "temple",
+    "thunder",
+    "tower",
+    "valley",
+    "violin",
+    "window",
+    "winter",
+)
 QUESTION = "\nThe code of the {} is"
 DEPTHS = (0.05, 0.35, 0.65, 0.9)
 """Shares of the text that stand before each needle."""

@@ -85,7 +85,7 @@ def read_texts(path: Path) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Session:
+class ModelSession:
     """Everything that tasks with a trained model need before they begin."""
 
     machine: Machine
@@ -114,7 +114,7 @@ class Session:
         )
 
 
-def open_session(arguments: argparse.Namespace, lengths: Sequence[int]) -> Session:
+def open_session(arguments: argparse.Namespace, lengths: Sequence[int]) -> ModelSession:
     """Raises :class:`CantBeDone` for a missing model, bad texts, device, dtype or length."""
     file = getattr(arguments, "texts", None)
     model_folder()
@@ -129,11 +129,11 @@ def open_session(arguments: argparse.Namespace, lengths: Sequence[int]) -> Sessi
     return session
 
 
-def session_with(arguments: argparse.Namespace, model: Row, texts: Sequence[str]) -> Session:
+def session_with(arguments: argparse.Namespace, model: Row, texts: Sequence[str]) -> ModelSession:
     """On the device and with the threads and the dtype asked for; raises CantBeDone."""
     machine = this_machine()
     settings = Settings(threads=pinned(arguments.threads, machine))
     device = arguments.device or machine.devices[-1]
     here(device, machine)
     dtype = LONG.get(arguments.dtype, arguments.dtype)
-    return Session(machine, model, texts, settings, device, dtype)
+    return ModelSession(machine, model, texts, settings, device, dtype)

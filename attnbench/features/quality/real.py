@@ -17,7 +17,7 @@ from attnbench.command.progress import Progress
 from attnbench.core.evidence import Evidence
 from attnbench.core.format import roughly
 from attnbench.core.record import NOT_TRIED, Status
-from attnbench.features.quality.pretrained import WORKER_MODULE, Session, open_session
+from attnbench.features.quality.pretrained import WORKER_MODULE, ModelSession, open_session
 from attnbench.features.quality.task import (
     QualityFigure,
     Result,
@@ -40,7 +40,7 @@ LEVEL = 0.5
 """The share of what softmax does beyond averaging the values, that a variant should keep."""
 
 
-def capture_inputs(session: Session, seq: int, batch: int, folder: Path) -> dict[Problem, str]:
+def capture_inputs(session: ModelSession, seq: int, batch: int, folder: Path) -> dict[Problem, str]:
     """Problems with the name of their source, the layers last; raises CantBeDone."""
     question = {"texts": list(session.texts), "seq": seq, "batch": batch, "folder": str(folder)}
     question |= {"dtype": session.dtype, "device": session.device}
@@ -56,7 +56,7 @@ def capture_inputs(session: Session, seq: int, batch: int, folder: Path) -> dict
 
 
 def plan_sources(
-    arguments: argparse.Namespace, sources: Mapping[Problem, str], session: Session
+    arguments: argparse.Namespace, sources: Mapping[Problem, str], session: ModelSession
 ) -> Plan:
     """The cells of every variant named, or of all that are not exact."""
     table = impls.table(arguments.table)

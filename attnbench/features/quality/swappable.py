@@ -41,9 +41,9 @@ class SwappableModel:
         """Put an attention into all layers, or into some; the others have their own."""
         for module in self._sharers:
             module.config = self._config(name)
-        for number, layer in enumerate(self.layers if only is not None else ()):
-            if number not in only:  # type: ignore[operator]
-                layer.config = self._config(self.original)
+        if only is not None:
+            for number in set(range(len(self.layers))).difference(only):
+                self.layers[number].config = self._config(self.original)
 
     def _config(self, name: str) -> Any:
         if name not in self._configs:

@@ -201,8 +201,8 @@ def _resumed(args: argparse.Namespace, places: Places) -> Run:
     from attnbench.sweep import start
 
     names = ("variants", "preset", "model", "tp", "seed", "threads", "allocator", "problems")
-    rest = [getattr(args, name) for name in names]
-    if arguments.grid_changes(args) or any(x not in (None, []) for x in rest):
+    rest = [args.energy, args.same_bits, *(getattr(args, n) not in (None, []) for n in names)]
+    if arguments.grid_changes(args) or any(rest):
         raise StoreError("--resume takes the grid of the run it names; leave the rest out")
     return start.resume(
         named_run(args.resume, Path(args.out)), places.machine, args.table, anyway=args.anyway
@@ -232,9 +232,10 @@ def _conclude(run: ReportRun, arguments: argparse.Namespace, took_s: float) -> i
             "selfcheck": trust,
             "records": [record.to_dict() for record in records],
             "answers": [answer.to_dict() for answer in answers(records)],
-            **({"layers": [each.to_dict() for each in layers]} if layers else {}),
-            **({"together": [each.to_dict() for each in together(layers)]} if layers else {}),
         }
+        if layers:
+            values["layers"] = [each.to_dict() for each in layers]
+            values["together"] = [each.to_dict() for each in together(layers)]
         print(json.dumps(values))
         return finding(records)
     if arguments.all or arguments.tables:

@@ -279,7 +279,7 @@ def layer_call(
         k, v = (x.detach()[:, :, : its.k.shape[2]] for x in (k, v))
         if its.find_mask is not None or its.q.shape == q.shape:
             form = its.full_form() if its.api != "other" else None
-            caps["softcap"] = caps["softcap"] or its.softcap
+            caps = {name: getattr(its, name) if x is None else x for name, x in caps.items()}
             return its._replace(via=via, q=q, k=k, v=v, note=note, form=form, **caps)
     scale, dropout, bias = (more.get(word) for word in ("scaling", "dropout", "position_bias"))
     api: Api = "eager" if via.endswith(" eager") else "other"

@@ -5,6 +5,7 @@ import torch
 
 import attnbench
 from attnbench.models.capture.functions import layer_call
+from attnbench.models.capture.libraries import call_of
 from attnbench.models.capture.masks import Masks
 from tests.models.build import only, said
 
@@ -99,6 +100,14 @@ def test_sinks_that_transformers_own_sdpa_leaves_out_are_said():
     x = torch.zeros(2, 4, 12, 8)
     call = layer_call("transformers sdpa", None, (x, x, x), None, [], {"s_aux": torch.zeros(4)})
     assert call.note == "it has attention sinks, which transformers' sdpa leaves out"
+
+
+def test_sinks_that_only_a_layers_kernel_is_handed_are_its_own():
+    x, sinks = torch.zeros(2, 4, 12, 8), torch.zeros(4)
+    own = dict.fromkeys("qkv", x.transpose(1, 2))
+    kernel = call_of("flash_attn flash_attn_func", {**own, "learnable_sink": sinks, "softcap": 3.0})
+    call = layer_call("transformers own", None, (x, x, x), None, [lambda: kernel], {})
+    assert call.sinks is sinks and call.softcap == 3.0
 
 
 @pytest.mark.parametrize("asked", [True, False])

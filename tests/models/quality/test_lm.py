@@ -245,6 +245,22 @@ def test_after_a_distillation_more_is_kept_and_the_model_is_as_it_was(measured, 
     assert measured("sdpa")["status"] == "measured"
 
 
+def test_a_distillation_of_no_time_is_one_step(measured):
+    row = measured("linear.elu", distil_s=1e-9)
+    assert row["distilled"]["tokens"] == distil.TOGETHER * distil.BLOCK
+
+
+def test_a_distillation_that_a_variant_refuses_leaves_the_model_as_it_was(measured, monkeypatch):
+    def refuse(*_):
+        raise lm_worker.NotServed("no gradient")
+
+    monkeypatch.setattr(distil.Distillation, "_predictions", refuse)
+    row = measured("linear.elu", distil_s=25.0)
+    assert "no distillation" in row["amiss"][0]
+    swappable, _ = lm_worker.load(SMALL, "float32", "cpu")
+    assert not any(weight.requires_grad for weight in swappable.model.parameters())
+
+
 def test_what_is_distilled_on_is_in_no_passage():
     blocks = distil.blocks_between(range(2000), [(600, 840), (0, 240)])
     seen = {*blocks.flatten().tolist()}

@@ -108,7 +108,7 @@ def test_made_up_inputs_and_each_layer_are_judged_and_each_cell_is_a_row(tmp_pat
     np.savez(file, q=x, k=x, v=x)
     captured = {"files": [file], "heads": 2, "head_dim": 8}
     monkeypatch.setattr(Worker, "messages", lambda *_: iter([captured]))
-    session = pretrained.Session(this_machine(), {}, ["a"], Settings(), "cpu", "float32")
+    session = pretrained.ModelSession(this_machine(), {}, ["a"], Settings(), "cpu", "float32")
     sources = real.capture_inputs(session, 8, 2, tmp_path)
 
     def plan(*names):
