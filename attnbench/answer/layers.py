@@ -76,7 +76,7 @@ def layer_choices(records: Sequence[Record], header: Mapping[str, Any]) -> list[
 
 
 @dataclass(frozen=True)
-class Together:
+class AllLayers:
     """The seconds that all layers take in a phase at a length."""
 
     where: str
@@ -118,7 +118,7 @@ class Together:
         return {"where": self.where, "layers": self.layers, "takes": times}
 
 
-def together(choices: Sequence[LayerChoice]) -> Iterator[Together]:
+def together(choices: Sequence[LayerChoice]) -> Iterator[AllLayers]:
     """What all layers take, where each kind has an answer."""
     kinds = {each.kind for each in choices}
     groups: dict[tuple[str, ...], list[LayerChoice]] = {}
@@ -147,7 +147,7 @@ def together(choices: Sequence[LayerChoice]) -> Iterator[Together]:
         }
         order = sorted(alone.items(), key=lambda item: item[1].value)
         layers, of_softmax = (sum(each.layers for each in those) for those in (some, exact))
-        yield Together(where, layers, best, dict(order), of_softmax)
+        yield AllLayers(where, layers, best, dict(order), of_softmax)
 
 
 def _sum(some: Iterator[tuple[int, Candidate]]) -> Interval:

@@ -12,14 +12,16 @@ from typing import Literal
 
 import msgspec
 
-Api = Literal[
-    "sdpa", "mha", "fast path", "flex", "flex compiled", "products", "eager", "other"
-]  # fmt: skip
+Api = Literal["sdpa", "mha", "fast path", "flex", "flex compiled", "products", "eager", "other"]
 """The function that the program calls; ``products``: it multiplies, takes a softmax and multiplies;
 ``eager``: a model of transformers does that for it; ``fast path``: torch does more than attention
 in one operator."""
-BACKENDS = {"math": "MATH", "flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION",
-          "cudnn": "CUDNN_ATTENTION"}  # fmt: skip
+BACKENDS = {
+    "math": "MATH",
+    "flash": "FLASH_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+}
 """torch's kernels, by what :class:`torch.nn.attention.SDPBackend` calls them."""
 AXES = "bhnd"
 

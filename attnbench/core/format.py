@@ -191,10 +191,9 @@ def short(name: str, width: int) -> str:
     return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"
 
 
-BYTES = {
-    "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-    "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40,
-}  # fmt: skip
+BYTES: dict[str, float] = {"B": 1}
+BYTES |= {f"{prefix}B": 1000**n for n, prefix in enumerate("KMGT", 1)}
+BYTES |= {f"{prefix}IB": 1024**n for n, prefix in enumerate("KMGT", 1)}
 SECONDS = {"US": 1e-6, "MS": 1e-3, "S": 1.0, "M": 60.0, "MIN": 60.0, "H": 3600.0}
 MOST_BYTES, MOST_SECONDS = 2**60, 86400.0
 GIVE = "give a number above 0 with its unit, such as"

@@ -257,10 +257,8 @@ def gpu_warnings(machine: Machine) -> list[str]:
 
 
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-VITALS = (
-    "sm_mhz", "most_sm_mhz", "power_w", "power_limit_w", "temperature_c", "mig", "reasons",
-    "other_processes",
-)  # fmt: skip
+_MEASURED = ("sm_mhz", "most_sm_mhz", "power_w", "power_limit_w", "temperature_c")
+VITALS = (*_MEASURED, "mig", "reasons", "other_processes")
 """Questions to each GPU."""
 
 

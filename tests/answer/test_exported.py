@@ -47,6 +47,12 @@ def test_a_table_for_the_same_bits_has_one_variant_for_every_batch(tmp_path):
         exported(tmp_path / "two", [*records, *more], same_bits=True)
 
 
+def test_a_run_of_several_legs_makes_no_table(tmp_path):
+    run = made.written(tmp_path / "run", made.lines(sdpa=1.0), legs=[{"changes": ["torch 2.1"]}])
+    with pytest.raises(StoreError, match="measured in several legs"):
+        table_of(run, Wants(), TABLE)
+
+
 def test_what_calls_set_makes_entries_of_their_own(tmp_path):
     some = [made.record("matmul", made.problem(n, softcap=5.0, sinks=True), 1.0) for n in (64, 128)]
     found = exported(tmp_path, [*made.lines(sdpa=1.0), *some]).entries
