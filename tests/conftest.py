@@ -1,5 +1,5 @@
 """What all tests share: hypothesis without a clock, since the machine may be busy; the threads
-of a worker, which the shell that calls the tests may not have asked for."""
+and the random numbers of torch."""
 
 import os
 import tempfile
@@ -39,11 +39,12 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    """For each test, whatever the one before it left."""
+def torch_as_at_the_start():
+    """One thread and the same random numbers for each test, whatever the one before it left."""
     import torch
 
     torch.set_num_threads(1)
+    torch.manual_seed(0)
 
 
 @pytest.fixture
