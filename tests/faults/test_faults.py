@@ -81,11 +81,12 @@ def untouched(place, ended):
 
 
 def in_legs(place, ended):
-    first, second = records(place.run)
+    first, *later = records(place.run)  # two where the machine was noisy: a cell is measured again
     assert header(place.run)["legs"][0]["changes"]
-    assert second["node"] == first["node"] + "#2"
+    second = first["node"] + "#2"
+    assert {record["node"] for record in later} == {second}
     answers = json.loads(ended.out)["answers"]
-    assert [a["node"] for a in answers] == [first["node"], second["node"]]
+    assert [a["node"] for a in answers] == [first["node"], second]
 
 
 def has_begun(place):
