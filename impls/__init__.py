@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from impls.errors import CantBeDone
 from impls.loading import file_of
 from impls.spec import InvalidRow
@@ -99,7 +101,7 @@ class Table:
 
 def _plainly(row: Variant) -> dict[str, Any]:
     """A row without where it was read, its code by the files that hold it."""
-    values = {**row.to_dict(), "origin": ""}
+    values = {**msgspec.structs.asdict(row), "origin": ""}
     for name in ("build", "definition", "cost", "shares"):
         if (path := values[name]) and (file := file_of(path)):
             values[name] = f"{file.resolve()}:{path.rpartition(':')[2]}"

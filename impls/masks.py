@@ -26,8 +26,8 @@ checking a million tokens never need the N x N form.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -110,12 +110,31 @@ class Part:
         return f"{self.kind}:{tail}" if tail else self.kind
 
 
-@dataclass(frozen=True, slots=True)
 class Mask:
-    """The conditions that must all allow a pair; no condition, and every key is seen."""
+    """The conditions that must all allow a pair; no condition, and every key is seen.
 
-    parts: tuple[Part, ...] = ()
-    upper_left: bool = False
+    No dataclass: msgspec would write its fields, where its text is what is read and written.
+    """
+
+    __slots__ = ("parts", "upper_left")
+
+    def __init__(self, parts: tuple[Part, ...] = (), upper_left: bool = False) -> None:
+        self.parts, self.upper_left = parts, upper_left
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mask):
+            return NotImplemented
+        return self.parts == other.parts and self.upper_left == other.upper_left
+
+    def __hash__(self) -> int:
+        return hash((self.parts, self.upper_left))
+
+    def __repr__(self) -> str:
+        return f"Mask.parse({str(self)!r})"
+
+    def of(self, parts: Iterable[Part]) -> Mask:
+        """Other conditions with the same corner."""
+        return Mask(tuple(parts), self.upper_left)
 
     @classmethod
     def parse(cls, text: str) -> Mask:
@@ -144,7 +163,7 @@ class Mask:
 
     def only(self, *kinds: str) -> Mask:
         """The conditions of these kinds alone."""
-        return replace(self, parts=tuple(p for p in self.parts if p.kind in kinds))
+        return self.of(p for p in self.parts if p.kind in kinds)
 
     def is_causal(self, shape: Shape) -> bool:
         """True where this is the causal mask alone and both corners mean the same."""

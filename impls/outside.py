@@ -24,10 +24,11 @@ import sysconfig
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from impls import BrokenRow
 from impls.errors import CantBeDone
@@ -123,7 +124,7 @@ def _child_rows(what: str, arguments: list[str]) -> list[Variant | BrokenRow]:
         )
     try:
         reply = json.loads(text)
-        rows = [Variant.from_dict(row) for row in reply.get("rows", ())]
+        rows = [msgspec.convert(row, Variant) for row in reply.get("rows", ())]
         broken = [BrokenRow(**row) for row in reply.get("broken", ())]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BrokenTable(f"{what} could not be read: it sent no rows ({error})") from None
@@ -193,14 +194,14 @@ def _plain(rows: Sequence[Any], origin: str, file: str) -> dict[str, Any]:
             reply["broken"].append(problem_row)
             continue
         own = {w: file + path for w, path in paths.items() if path and path.startswith(":")}
-        row = replace(row, origin=origin, **own)
         try:
-            json.dumps(row.to_dict())
+            values = msgspec.to_builtins(row.with_(origin=origin, **own))
+            msgspec.convert(values, Variant)
         except (TypeError, ValueError) as error:
             reason = f"row {row.name} of {origin} is not plain data: {error}"
             reply["broken"].append({"name": row.name, "reason": reason, "origin": origin})
             continue
-        reply["rows"].append(row.to_dict())
+        reply["rows"].append(values)
     return reply
 
 

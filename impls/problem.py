@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
 from math import isclose
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct, field, structs
 
 from impls.errors import CantBeDone
 from impls.masks import Mask, Shape
@@ -27,25 +28,33 @@ class InvalidProblem(CantBeDone, ValueError):
     """A problem that can't exist. The message is a sentence with the valid choices."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One attention call; raises :class:`InvalidProblem` for what can't be one. Hashable."""
+Value = TypeVar("Value")
 
-    batch: int = 1
-    heads: int = 8
-    kv_heads: int = 8
-    q_len: int = 256
-    kv_len: int = 256
-    head_dim: int = 64
-    v_head_dim: int = 64
-    dtype: str = "float32"
-    mask: Mask = field(default_factory=Mask)
-    phase: str = "forward"
-    inputs: str = "normal"
-    level: str = "core"
-    device: str = "cpu"
+
+def stated(value: Value) -> Value:
+    """A default that is written all the same, where other fields at their default are left out."""
+    default: Value = field(default_factory=lambda: value)
+    return default
+
+
+class Fields(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A problem as it is written."""
+
+    batch: int = stated(1)
+    heads: int = stated(8)
+    kv_heads: int = stated(8)
+    q_len: int = stated(256)
+    kv_len: int = stated(256)
+    head_dim: int = stated(64)
+    v_head_dim: int = stated(64)
+    dtype: str = stated("float32")
+    mask: Mask = stated(Mask())
+    phase: str = stated("forward")
+    inputs: str = stated("normal")
+    level: str = stated("core")
+    device: str = stated("cpu")
     scale: float = None  # type: ignore[assignment]
-    """The factor of the scores; where none is set, head_dim**-0.5."""
+    """The factor of the scores, where that is not head_dim**-0.5."""
     softcap: float | None = None
     """Scaled scores s become softcap * tanh(s / softcap), before the mask."""
     sinks: bool | None = None
@@ -56,6 +65,10 @@ class Problem:
     """True where the log-sum-exp of each row's scores is a second output."""
     v_in_k: bool | None = None
     """True where the values are the first v_head_dim channels of the keys, and no input."""
+
+
+class Problem(Fields, frozen=True):
+    """One attention call; raises :class:`InvalidProblem` for what can't be one. Hashable."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim"):
@@ -102,8 +115,8 @@ class Problem:
                 f"v_in_k with v_head_dim={self.v_head_dim}: the keys have head_dim="
                 f"{self.head_dim} channels, so it must be {self.head_dim} or less"
             )
-        if self.scale is None or is_usual(self.scale, self.head_dim):
-            object.__setattr__(self, "scale", self.head_dim**-0.5)
+        if "scale" in self.parameters and is_usual(self.scale, self.head_dim):
+            Fields.scale.__set__(self, None)  # type: ignore[attr-defined]
 
     def _check_words(self) -> None:
         choices = (("dtype", DTYPES), ("phase", PHASES), ("level", ("core", "layer", "block")))
@@ -121,6 +134,14 @@ class Problem:
                 f"inputs={self.inputs!r} is not one of {', '.join(INPUTS)} or captured:FILE.npz"
             )
 
+    if not TYPE_CHECKING:  # which knows the field, and no property in its place
+
+        @property
+        def scale(self) -> float:
+            """The factor of the scores."""
+            own = Fields.scale.__get__(self)
+            return self.head_dim**-0.5 if own is None else own
+
     @property
     def shape(self) -> Shape:
         """The shape that a mask needs."""
@@ -129,10 +150,8 @@ class Problem:
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters of its operator that it sets, by name."""
-        values = {name: getattr(self, name) for name in PARAMETERS}
-        if values["scale"] == self.head_dim**-0.5:
-            del values["scale"]
-        return {name: value for name, value in values.items() if value is not None}
+        values = structs.asdict(self)
+        return {name: values[name] for name in PARAMETERS if values[name] is not None}
 
     @property
     def settings(self) -> dict[str, float]:
@@ -197,19 +216,7 @@ class Problem:
 
     def with_(self, **changes: Any) -> Problem:
         """This problem with some fields changed."""
-        usual = {} if "scale" in self.parameters else {"scale": None}
-        return replace(self, **{**usual, **changes})
-
-    def to_dict(self) -> dict[str, Any]:
-        """The problem as plain JSON values, the mask as its text; of parameters those it sets."""
-        names = [f.name for f in fields(self) if f.name not in PARAMETERS]
-        values = {name: getattr(self, name) for name in names}
-        return {**values, "mask": str(self.mask), **self.parameters}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Problem:
-        """The problem back from :meth:`to_dict`."""
-        return cls(**{**values, "mask": Mask.parse(values["mask"])})
+        return structs.replace(self, **changes)
 
 
 def setting_words(parameters: Mapping[str, Any]) -> list[str]:

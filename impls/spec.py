@@ -41,8 +41,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from msgspec import Struct, structs
 
 from impls.errors import CantBeDone
 from impls.loading import load_function
@@ -53,7 +54,7 @@ from impls.operators import Computes as Computes
 if TYPE_CHECKING:
     from impls.problem import Problem
 
-INTERFACE = 3
+INTERFACE = 4
 """Version of the contract between the table and the ruler."""
 
 Level = Literal["core", "layer", "block"]
@@ -92,8 +93,7 @@ class Unavailable(Exception):
         self.reason, self.remedy = reason, remedy
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(Struct, frozen=True, forbid_unknown_fields=True):
     """One row: what it computes, where its code is, what it takes and what it costs.
 
     ``masks``, ``dtypes`` and ``phases`` may be given once for all devices, or as
@@ -132,11 +132,11 @@ class Variant:
     ``c++``, ``cc`` (compilers)."""
     install: str = ""
     """The command that installs its requirements, where that is not ``pip install`` of them."""
-    options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    options: Mapping[str, bool | int | float | str] = {}
     """Options of ``build``, with the defaults."""
-    operators: Mapping[str, str] = field(default_factory=dict)
+    operators: Mapping[str, str] = {}
     """By ``option=value``: what the row computes under that option."""
-    tunes: Mapping[str, Sequence[Any] | str] = field(default_factory=dict)
+    tunes: Mapping[str, Sequence[Any] | str] = {}
     """By option, the values that ``attnbench tune`` tries; of options that are set together, with
     all their names, ``"q_block k_block"``, tuples of values. In place of values the dotted path of
     ``values(problem)``, in a module without torch. Only options that never change the result."""
@@ -150,7 +150,7 @@ class Variant:
     """Whose function does the work, or the distribution or file that the row comes from."""
     untried: bool = False
     """Written against what is documented; no run has attested it yet."""
-    runs: Mapping[str, str] = field(default_factory=dict)
+    runs: Mapping[str, str] = {}
     """By device, or ``device?option=value``: the operator that must be among those that ran, where
     the row forces a backend."""
     swaps: tuple[str, ...] = ()
@@ -162,9 +162,9 @@ class Variant:
     reuses_output: bool = False
     """A call may return the memory that an earlier call returned. In a model the output is copied,
     which its time does not count."""
-    given: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    given: Mapping[str, bool | int | float | str] = {}
     """The options that were asked for, where they differ from the defaults or could be tuned."""
-    tuned: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    tuned: Mapping[str, bool | int | float | str] = {}
     """Options that ``attnbench tune`` put in place of defaults on this device."""
     core: Variant | None = None
     """The variant inside a layer, as the option ``core`` names it."""
@@ -174,13 +174,13 @@ class Variant:
             names = getattr(self, name)
             if not isinstance(names, Mapping):
                 names = dict.fromkeys(self.devices, tuple(names))
-            object.__setattr__(self, name, {d: tuple(v) for d, v in names.items()})
+            structs.force_setattr(self, name, {d: tuple(v) for d, v in names.items()})
         if self.level != "core":
-            object.__setattr__(self, "parameters", ())
+            structs.force_setattr(self, "parameters", ())
         for name in ("devices", "requires", "swaps", "parameters", "parts"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            structs.force_setattr(self, name, tuple(getattr(self, name)))
         self._check()
-        object.__setattr__(self, "tunes", {n: _values(v) for n, v in self.tunes.items()})
+        structs.force_setattr(self, "tunes", {n: _values(v) for n, v in self.tunes.items()})
 
     def _check(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
@@ -310,8 +310,8 @@ class Variant:
             return {d: _common(self.on(d, what), core.on(d, what)) for d in devices}
 
         devices = _common(self.devices, core.devices)
-        return replace(
-            self, core=core, operator=core.operator, devices=devices, dtypes=both("dtypes"),
+        return self.with_(
+            core=core, operator=core.operator, devices=devices, dtypes=both("dtypes"),
             masks=both("masks"), phases=both("phases"), gqa=self.gqa and core.gqa,
             cross=min(self.cross, core.cross, key=CROSSES.index), head_dims=core.head_dims,
             requires=tuple(dict.fromkeys((*self.requires, *core.requires))),
@@ -332,41 +332,19 @@ class Variant:
         tunable = self.tunable
         changed = {k: v for k, v in values.items() if v != self.options[k] or k in tunable}
         operators = (self.operators.get(f"{key}={value}") for key, value in changed.items())
-        return replace(self, given=changed, operator=next(filter(None, operators), self.operator))
+        return self.with_(given=changed, operator=next(filter(None, operators), self.operator))
 
     def supports(self, problem: Problem) -> str | None:
         """None where this variant takes the problem, else a sentence that says why not."""
         return refusal(self, problem)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The row as plain JSON values."""
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
-
-    @classmethod
-    def from_dict(cls, row: Mapping[str, Any]) -> Variant:
-        """The row back from :meth:`to_dict`; raises :class:`InvalidRow` for what is none."""
-        names = {f.name for f in fields(cls)}
-        unknown = sorted(set(row) - names)
-        if unknown:
-            raise InvalidRow(f"a row has no field {listed(unknown)}")
-        values = dict(row)
-        if values.get("head_dims"):
-            values["head_dims"] = tuple(values["head_dims"])
-        if values.get("core"):
-            values["core"] = cls.from_dict(values["core"])
-        return cls(**values)
+    def with_(self, **changes: Any) -> Variant:
+        """This row with some fields changed."""
+        return structs.replace(self, **changes)
 
 
 def _common(one: Sequence[str], other: Sequence[str]) -> tuple[str, ...]:
     return tuple(word for word in one if word in other)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Variant):
-        return value.to_dict()
-    if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
-    return [*map(_plain, value)] if isinstance(value, tuple) else value
 
 
 def _values(values: Sequence[Any] | str) -> tuple[Any, ...] | str:

@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import impls  # noqa: E402
+from attnbench.core import wire  # noqa: E402
 from attnbench.core.machine import kernel_bytes  # noqa: E402
 from attnbench.core.settings import Settings, apply, environment  # noqa: E402
 from impls.masks import Mask  # noqa: E402
@@ -138,7 +139,7 @@ def timer() -> Iterator[Figure]:
     """Our samples and torch.utils.benchmark's, turn about, on the same calls."""
     from torch.utils.benchmark import Timer
 
-    from attnbench.core.job import Job
+    from attnbench.core.wire import Job
     from attnbench.meter.cell import Bench
     from attnbench.meter.clocks import clock_for
 
@@ -196,8 +197,8 @@ def pairs() -> Iterator[Figure]:
 
 
 def _verdicts() -> Iterator[Figure]:
-    from attnbench.core.job import Job
     from attnbench.core.stats import LEAST_MARGIN, StopRule, Verdict
+    from attnbench.core.wire import Job
     from attnbench.meter.cell import Bench
     from attnbench.meter.pairs import compare_ready, floor_of
     from proofs.slices import PROBLEM, slices
@@ -229,7 +230,7 @@ from impls import table
 from impls.loading import load_function
 from impls.problem import Problem
 
-problem, row = Problem.from_dict(json.loads(sys.argv[1])), table().find(sys.argv[2])
+problem, row = convert(json.loads(sys.argv[1]), Problem), table().find(sys.argv[2])
 torch.set_num_threads(1)
 torch.empty(int(sys.argv[3]), dtype=torch.uint8)
 attend = load_function(row.build)(problem, **row.chosen)
@@ -287,7 +288,7 @@ def plain() -> Iterator[Figure]:
             ratios: dict[int, list[float]] = {LARGE: [], 1: []}
             for freed, some in ratios.items():
                 for _ in range(PROCESSES):
-                    words = [json.dumps(problem.to_dict()), name, str(freed)]
+                    words = [json.dumps(wire.plain(problem)), name, str(freed)]
                     with plain_process(words) as calls_s:
                         rounds = [
                             calls_s() / statistics.median(worker.samples(CALLS))

@@ -15,6 +15,7 @@ import pytest
 import impls
 from attnbench.core.record import PROTOCOL
 from attnbench.core.store import read_header, read_records
+from attnbench.core.wire import plain
 from attnbench.meter import pairs
 from tests import calling
 from tests.calling import ROOT, SENTENCE, VALID, measured_here, only_run, well
@@ -188,7 +189,7 @@ def test_bare_exponentials_are_wrong_on_peaky_inputs_and_an_inverted_mask_on_all
     done = well("run", *words, status=1)  # all is done
     sent = json.loads(done.stdout)
     assert sent["run"] == str(ran[1]) and "6 done before" in done.stderr
-    kept = {json.dumps(r.to_dict()) for r in read_records(Path(sent["run"]))}
+    kept = {json.dumps(plain(r)) for r in read_records(Path(sent["run"]))}
     assert {json.dumps(r) for r in sent["records"]} == kept
     by_cell = {(r["variant"], r["problem"]["inputs"]): r for r in sent["records"]}
     assert by_cell["exp.naive", "normal"]["status"] == "measured"

@@ -26,6 +26,7 @@ from attnbench.answer.regimes import line_of
 from attnbench.core.format import name_and_kind, percent, size, time_interval
 from attnbench.core.record import FINDINGS
 from attnbench.core.stats import Interval, Verdict
+from attnbench.core.wire import plain
 from impls.errors import CantBeDone
 from impls.operators import OPERATORS, further
 
@@ -185,7 +186,7 @@ class Choice:
         of |= {"equal": r.equal if r else (), "lead": lead, "slower": slower}
         names = ("excluded", "why_not", "margin")
         return {
-            "problem": self.problem.to_dict(),
+            "problem": plain(self.problem),
             "wants": self.wants.words(),
             **msgspec.to_builtins(of | {name: getattr(self, name) for name in names}),
             "source": self.source,

@@ -27,6 +27,7 @@ from attnbench.core.record import Record, Status, cell_key
 from attnbench.core.settings import allocator_of
 from attnbench.core.stats import LEAST_PAIRS, Verdict, unpaired
 from attnbench.core.store import read_header, read_records
+from attnbench.core.wire import plain
 from attnbench.sweep.compare import Compared, corrected
 
 Header = Mapping[str, Any]
@@ -103,7 +104,7 @@ class RunsComparison(msgspec.Struct, frozen=True):
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        cells = [{**cell.to_dict(), "change": change_of(cell)} for cell in self.cells]
+        cells = [{**plain(cell), "change": change_of(cell)} for cell in self.cells]
         values = msgspec.to_builtins(replace(self, cells=()))
         return {**values, "cells": cells, "apart": self.apart, "counts": self.counts()}
 

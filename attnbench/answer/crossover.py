@@ -19,6 +19,7 @@ from attnbench.core.format import counted, name_and_kind, percent
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Status
 from attnbench.core.stats import Comparison, Verdict
+from attnbench.core.wire import plain
 from attnbench.sweep.compare import (
     START_AND_GATE_S,
     Compared,
@@ -238,7 +239,7 @@ class CrossoverSearch(SizeSearch[Compared]):
             "crossovers": [each._asdict() for each in self.crossovers()],
             "looks": [
                 {
-                    **look.result.to_dict(),
+                    **plain(look.result),
                     "length": look.size,
                     "leader": None if look.side is None else self.label_of(look.side),
                     "median_s": (c := look.result.comparison)
@@ -250,7 +251,7 @@ class CrossoverSearch(SizeSearch[Compared]):
             "ended": self.ended or "found",
             "notes": self.notes(),
             "sentence": self.sentence(),
-            "problem": self.problem.to_dict(),
+            "problem": plain(self.problem),
         }
 
 

@@ -11,6 +11,7 @@ from attnbench.answer.choose import Choice, Wants, choose
 from attnbench.answer.ranking import EXACT, Candidate
 from attnbench.core.format import time_interval
 from attnbench.core.stats import Interval
+from attnbench.core.wire import convert
 from attnbench.sweep.models import kinds_of
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import Preset
@@ -61,7 +62,7 @@ def layer_problems(grid: Preset) -> Iterator[tuple[str, int, str, Problem]]:
 
 def layer_choices(records: Sequence[Record], header: Mapping[str, Any]) -> list[LayerChoice]:
     """The choices that a run's records allow, where its grid is a model's; none for another."""
-    grid = Preset.from_dict(header["grid"])
+    grid = convert(header["grid"], Preset)
     if not any(part.layers for part in grid.parts):
         return []
     table = impls.table(header["tables"])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.core.machine import this_machine, why_not
+from attnbench.core.wire import plain
 from attnbench.sweep.engine import Engine
 from impls.errors import CantBeDone
 from impls.masks import Mask
@@ -105,7 +106,7 @@ def ask(
     missing = why_not(row, this_machine())
     if refusal := missing.reason if missing else row.supports(problem):
         raise InvalidProblem(f"no map can be drawn here: {refusal}")
-    job = {"variant": row.to_dict(), "problem": problem.to_dict()}
+    job = {"variant": plain(row), "problem": plain(problem)}
     answer = engine.ask({"map": job, "words": vectors}, limit_s)
     if "error" in answer:
         raise InvalidProblem(f"no map can be drawn: {answer['error']}")

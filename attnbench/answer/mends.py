@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from attnbench.answer.paste import beyond_torch
 from attnbench.core.call import BACKENDS, CallForm, TensorForm
 from attnbench.core.stats import Interval, Verdict
+from attnbench.core.wire import plain
 from impls.masks import Mask
 
 if TYPE_CHECKING:
@@ -406,7 +407,7 @@ class Pricer:
             "form": msgspec.to_builtins(form),
             "against": msgspec.to_builtins(against),
             "taking": taking,
-            "problem": self._problem.to_dict(),
+            "problem": plain(self._problem),
             "margin": MARGIN,
             "cap": CAP,
             "budget_s": BUDGET_S,

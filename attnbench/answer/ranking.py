@@ -20,6 +20,7 @@ from attnbench.answer.regimes import line_of, time_of
 from attnbench.core.format import percent
 from attnbench.core.record import FINDINGS, Record, Status, Time
 from attnbench.core.stats import Interval
+from attnbench.core.wire import plain
 from impls import own_rows
 from impls.problem import Problem
 
@@ -331,7 +332,7 @@ class Answer:
             "lead_low": lead and lead.low,
             "lead_high": lead and lead.high,
             **{name: getattr(self.time, name) for name in ("median_s", "low_s", "high_s")},
-            "problem": self.problem.to_dict(),
+            "problem": plain(self.problem),
             "equal": list(self.equal),
             "same": list(self.same),
             "frugal": self.frugal and self.frugal[0],

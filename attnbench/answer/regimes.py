@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnbench.core.record import Record, Time
+from attnbench.core.wire import plain
 from impls.masks import Mask
 from impls.operators import PARAMETERS
 from impls.problem import Problem, setting_words
@@ -138,7 +139,7 @@ def regimes(records: Iterable[Record]) -> list[Regime]:
     """The regimes of one run, by phase and then in the order of the records."""
     alike: dict[Key, list[Record]] = {}
     for record in records:
-        problem = record.problem.to_dict()
+        problem = plain(record.problem)
         as_many = problem["q_len"] == problem["kv_len"] and problem["phase"] != "decode"
         varies = ["batch", "kv_len"] + ["q_len"] * as_many
         key = tuple(sorted((k, v) for k, v in problem.items() if k not in varies))

@@ -117,7 +117,7 @@ class Evidence(msgspec.Struct, frozen=True):
 def made_here(machine: Machine, **more: Any) -> dict[str, Any]:
     """Where and how evidence is made by this process."""
     return {
-        "machine": machine.to_dict(),
+        "machine": machine.facts(),
         "protocol": PROTOCOL,
         "command": shlex.join(["attnbench", *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),

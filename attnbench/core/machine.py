@@ -82,7 +82,7 @@ class Machine:
         """How many threads a measurement takes: one core is left for everybody else."""
         return max(1, self.cores - 1)
 
-    def to_dict(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """As plain values."""
         return {**asdict(self), "devices": list(self.devices)}
 

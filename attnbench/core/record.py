@@ -8,9 +8,7 @@ written as null. ``record.schema.json`` publishes the form for other programs.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -22,6 +20,7 @@ from attnbench.core.protocol import FINDINGS as FINDINGS
 from attnbench.core.protocol import NOT_TRIED as NOT_TRIED
 from attnbench.core.protocol import PROTOCOL as PROTOCOL
 from attnbench.core.protocol import Status as Status
+from attnbench.core.wire import convert, plain
 from impls.errors import CantBeDone
 from impls.masks import Mask
 from impls.operators import OUTPUTS, PARAMETERS
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
     OwnProblem = Problem
 else:
-    OwnProblem = Any  # msgspec would write a mask as its fields, and not as its text
+    OwnProblem = Any  # its values are read by recorded_problem, which looks at no mask's file
 
 Amount = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -62,39 +61,9 @@ class DamagedRun(UserWarning):
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A record, or a part of one."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Its JSON values; null for a number that is not finite."""
-        values: dict[str, Any] = plain(self)
-        return values
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The part from its JSON values; raises InvalidRecord for other values."""
-        try:
-            return msgspec.convert(values, cls)
-        except msgspec.ValidationError as error:
-            raise InvalidRecord(str(error)) from error
-
     def with_(self, **changes: Any) -> Self:
         """The same with some fields changed."""
         return msgspec.structs.replace(self, **changes)
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON has it."""
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if value is None or isinstance(value, str | int):
-        return value
-    if isinstance(value, msgspec.Struct):
-        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
-    if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    if isinstance(value, Problem):
-        return value.to_dict()
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    return value
 
 
 class Time(Part, frozen=True):
@@ -349,24 +318,27 @@ class Record(Part, frozen=True):
 
     def line(self) -> str:
         """One line of records.jsonl."""
-        return json.dumps(self.to_dict(), allow_nan=False, separators=(",", ":"))
+        return json.dumps(plain(self), allow_nan=False, separators=(",", ":"))
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Record:
-        """The record from its JSON values; raises InvalidRecord for what is none."""
-        if not isinstance(values, Mapping):
-            raise InvalidRecord("it is no JSON object")
-        schema = values.get("schema")
-        if not isinstance(schema, int):
-            raise InvalidRecord(
-                "it doesn't say of which schema it is: measure again with this attnbench"
-            )
-        if schema > SCHEMA:
-            raise InvalidRecord(
-                f"it is of schema {schema}, newer than the {SCHEMA} this attnbench reads: "
-                "update attnbench, or measure again with this one"
-            )
-        return super().from_dict(values)
+
+def read_record(values: Any) -> Record:
+    """The record from its JSON values; raises InvalidRecord for what is none."""
+    if not isinstance(values, Mapping):
+        raise InvalidRecord("it is no JSON object")
+    schema = values.get("schema")
+    if not isinstance(schema, int):
+        raise InvalidRecord(
+            "it doesn't say of which schema it is: measure again with this attnbench"
+        )
+    if schema > SCHEMA:
+        raise InvalidRecord(
+            f"it is of schema {schema}, newer than the {SCHEMA} this attnbench reads: "
+            "update attnbench, or measure again with this one"
+        )
+    try:
+        return convert(values, Record)
+    except msgspec.ValidationError as error:
+        raise InvalidRecord(str(error)) from error
 
 
 FORMER_GATES = {"gla": "key", "delta": "key", "ssd": "key", "retention": "fixed"}
@@ -402,18 +374,17 @@ def recorded_problem(values: Any) -> Problem:
 @lru_cache(maxsize=4096)
 def _problem(items: tuple[tuple[str, Any], ...]) -> Problem:
     values = dict(items)
-    names = [name for name in Problem.__dataclass_fields__ if name not in PARAMETERS]
+    names = [name for name in Problem.__struct_fields__ if name not in PARAMETERS]
     values = {name: values.pop(name) for name in names} | values
     mask = Mask.parse(values["mask"])
-    in_no_file = replace(mask, parts=tuple(part for part in mask.parts if not part.file))
-    problem = Problem(**{**values, "mask": in_no_file})
-    object.__setattr__(problem, "mask", mask)
+    problem = Problem(**{**values, "mask": mask.of(part for part in mask.parts if not part.file)})
+    msgspec.structs.force_setattr(problem, "mask", mask)
     return problem
 
 
 def cell_key(variant: str, problem: Problem) -> str:
     """One text for a variant on a problem."""
-    return variant + " " + json.dumps(problem.to_dict(), sort_keys=True)
+    return variant + " " + json.dumps(plain(problem), sort_keys=True)
 
 
 def least_time(cost: Work | Cost, dtype: str, ceilings: Mapping[str, Any]) -> float | None:

@@ -41,7 +41,7 @@ class Settings:
     warm_profiler: bool = True
     """Not where a GPU's kernels are to be profiled: a process's first profile must ask for them."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """For the run's header."""
         return {**asdict(self), "environment": environment(self.threads, self.allocator)}
 

@@ -13,7 +13,7 @@ import msgspec
 
 from attnbench.core.disk import HEADER, RECORDS, StoreError, from_json
 from attnbench.core.format import counted, first_few
-from attnbench.core.record import SCHEMA, DamagedRun, Record
+from attnbench.core.record import SCHEMA, DamagedRun, Record, read_record
 from impls.problem import Problem
 
 NAMED = 5
@@ -108,7 +108,7 @@ def _record_of(line: bytes) -> Record:
     """The record of a line; raises ValueError, or RecursionError, for what is none."""
     with suppress(msgspec.DecodeError):
         return _record(line)
-    return Record.from_dict(from_json(line))  # which knows half a letter, and names that have one
+    return read_record(from_json(line))  # which knows half a letter, and names that have one
 
 
 class StoredRecords:

@@ -13,7 +13,6 @@ import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import ceil, floor, log2
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -127,7 +126,7 @@ class TunedOptions:
         if odd := [n for n, v in line.options.items() if not _takes(row, n, v)]:
             _ignore(f"the options tuned for {row.label}", f"{odd[0]} is none that can be tuned")
             return row
-        return replace(row, tuned=line.options)
+        return row.with_(tuned=line.options)
 
     def lines(self, device: str) -> list[str]:
         """All that holds on a device, a text a line, for what is kept of programs run there."""

@@ -35,7 +35,7 @@ def shortened(problem: Problem) -> Problem | None:
         scores = problem.batch * problem.heads * problem.q_len * problem.kv_len
         return normal if scores <= FEW_SCORES else None
     queries, keys = min(problem.q_len, SHORT), min(problem.kv_len, SHORT)
-    mask = replace(problem.mask, parts=tuple(_part(p, keys) for p in problem.mask.parts))
+    mask = problem.mask.of(_part(p, keys) for p in problem.mask.parts)
     return normal.with_(batch=1, q_len=queries, kv_len=keys, mask=mask)
 
 

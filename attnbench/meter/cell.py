@@ -13,8 +13,8 @@ import torch
 
 from attnbench.core.device import device_for
 from attnbench.core.format import duration
-from attnbench.core.job import Job
 from attnbench.core.record import TOO_FAST, Energy, Record, Status, Time, Work, least_time
+from attnbench.core.wire import Job
 from attnbench.gate import hygiene, watch
 from attnbench.gate.findings import Wrong
 from attnbench.gate.gate import gate

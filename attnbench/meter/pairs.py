@@ -20,9 +20,9 @@ import torch
 import impls
 from attnbench.core.device import device_for
 from attnbench.core.format import duration
-from attnbench.core.job import Job
 from attnbench.core.record import Status
 from attnbench.core.stats import LEAST_MARGIN, Comparison, StopRule, compare, nearest_floor
+from attnbench.core.wire import Job, convert
 from attnbench.gate import watch
 from attnbench.gate.findings import Wrong
 from attnbench.gate.hygiene import demanded
@@ -208,7 +208,7 @@ def two(bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
     def stopped(status: Status, why: str, **more: bool) -> dict[str, Any]:
         return {"stopped": {"status": str(status), "why": why}, **more}
 
-    a, b = (Job.from_dict(sent) for sent in question["compare"])
+    a, b = (convert(sent, Job) for sent in question["compare"])
     if swapping := [job.variant.label for job in (a, b) if job.variant.swaps]:
         return stopped(Status.UNSUPPORTED, SWAPPED.format(swapping[0]))
     try:
@@ -269,7 +269,7 @@ class HeldVariant:
             why = f"its table can't be read: {type(error).__name__}: {error}"
             return {"refused": why, "status": str(Status.FAILED)}
         try:
-            row, problem = rows.find(question["variant"]), Problem.from_dict(question["problem"])
+            row, problem = rows.find(question["variant"]), convert(question["problem"], Problem)
             ready = bench.ready(Job(row, problem, question["seed"], question["budget_s"]))
         except NotReady as stopped:
             status = str(stopped.record.status)

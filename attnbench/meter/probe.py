@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from attnbench.core.device import device_for
-from attnbench.core.job import Job
 from attnbench.core.record import Error, Probed, Status
+from attnbench.core.wire import Job, convert, plain
 from attnbench.gate import budget, watch
 from attnbench.gate.hygiene import check_finite, outputs_among, values_of
 from attnbench.gate.inputs import Attend, Inputs, as_rows, cast, make
@@ -46,11 +46,11 @@ CLEAR = 0.15
 
 def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     """To ``{"probe": job, "max_time_s": …, "expected": bytes or null}``."""
-    job = Job.from_dict(question["probe"])
+    job = convert(question["probe"], Job)
     result = probe(job, question["max_time_s"], question["expected"])
     spoiled = result.status is Status.WRONG or not device_for(job.problem.device).works()
     spoiled |= bool(job.variant.swaps)  # whether torch's kernels are back is not checked
-    return {"probe": result.to_dict(), "spoiled": spoiled}
+    return {"probe": plain(result), "spoiled": spoiled}
 
 
 def probe(job: Job, max_time_s: float, expected: int | None = None) -> Probed:

@@ -21,6 +21,7 @@ from torch import Tensor
 from attnbench.core import settings
 from attnbench.core.device import device_for
 from attnbench.core.lock import collector_off
+from attnbench.core.wire import convert, plain
 from attnbench.gate import watch
 from attnbench.gate.findings import Wrong
 from attnbench.gate.hygiene import check_form, check_inputs_kept, wait_for_quiet
@@ -120,8 +121,8 @@ class Member:
     def _build(self, question: Mapping[str, Any]) -> dict[str, Any]:
         from impls.parallel.ranks import Ranks
 
-        row = Variant.from_dict(question["variant"])
-        problem = Problem.from_dict(question["problem"])
+        row = convert(question["variant"], Variant)
+        problem = convert(question["problem"], Problem)
         tensors = pages(problem, question["file"])
         assert row.shares is not None
         places = load_function(row.shares)(problem, self._world)[self._number]
@@ -193,7 +194,7 @@ class Member:
         for name, result in view.results.items():
             part.put("out" if name == "forward" else name, result)
         return {
-            "memory": view.memory.to_dict(),
+            "memory": plain(view.memory),
             "kernels": view.kernels,
             "ran": sorted(view.ran),
         }

@@ -22,6 +22,7 @@ from attnbench.core.device import Step, device_for
 from attnbench.core.format import counted, roughly
 from attnbench.core.record import Memory, Ranks, Status, Time
 from attnbench.core.settings import Settings
+from attnbench.core.wire import convert, plain
 from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import Attend, Inputs
 from attnbench.gate.reference import Defines
@@ -162,7 +163,7 @@ class Team:
         :meth:`ask`.
         """
         self._built += 1
-        job = {"variant": variant.to_dict(), "problem": problem.to_dict(), "file": file}
+        job = {"variant": plain(variant), "problem": plain(problem), "file": file}
         built = self._ask([{"rank": "build", "of": self._built, **job}] * self.world, "setup")
         return self._built, built[0]["note"]
 
@@ -324,7 +325,7 @@ class Together:
             self._lay({f"d{OUTPUT}": dout})
         for _ in range(SURE):
             answers = self.team.ask("observe", self._of, "call under the profiler")
-            memories = [Memory.from_dict(rank["memory"]) for rank in answers]
+            memories = [convert(rank["memory"], Memory) for rank in answers]
             if all(each.method != HIGH_WATER for each in memories):
                 break
         self.peaks = [each.peak_bytes for each in memories]

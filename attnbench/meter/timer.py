@@ -16,9 +16,9 @@ import torch
 from attnbench.core.device import device_for
 from attnbench.core.format import duration, percent
 from attnbench.core.gpu import POWER_CAP, SLOWDOWNS, Absent, Board
-from attnbench.core.job import Job
 from attnbench.core.record import Time
 from attnbench.core.stats import median_interval, summary
+from attnbench.core.wire import Job
 from attnbench.gate.gate import GateVerdict
 from attnbench.gate.inputs import Attend
 from attnbench.gate.reference import Defines, Judged

@@ -23,6 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnbench.core.call import BACKENDS, CallForm, TensorForm
 from attnbench.core.stats import StopRule, compare
+from attnbench.core.wire import convert
 from attnbench.meter.clocks import clock_for
 from attnbench.models.attention import attention
 from impls.errors import CantBeDone
@@ -335,7 +336,7 @@ def answer(_: Any, question: Mapping[str, Any]) -> dict[str, Any]:
     """To ``{"form": …, "problem": …, "against": form, "taking": a variant or None, …}``: the pairs
     of the one call and the other, or why there are none.
     """
-    problem = Problem.from_dict(question["problem"])
+    problem = convert(question["problem"], Problem)
     one, two = (msgspec.convert(question[name], CallForm) for name in ("form", "against"))
     rule = StopRule(question["margin"], cap=question["cap"], budget_s=question["budget_s"])
     try:

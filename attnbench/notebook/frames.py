@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from attnbench.core.store import each_run
+from attnbench.core.wire import plain
 from attnbench.report import tidy
 from attnbench.report.scenes import ReportRun, gather, read_run
 from impls.errors import CantBeDone
@@ -57,7 +58,7 @@ def load(*runs: str | Path, raw: bool = False) -> pd.DataFrame:
         runs_read = (read_run(folder, number) for number, folder in enumerate(folders))
         return pd.json_normalize(
             [
-                {**record.to_dict(), "machine": run.machine, "folder": str(run.path)}
+                {**plain(record), "machine": run.machine, "folder": str(run.path)}
                 for run in runs_read
                 for record in run.records
             ]

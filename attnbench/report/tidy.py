@@ -14,6 +14,7 @@ import msgspec
 
 from attnbench.answer.ranking import EXACT, Answer, answers
 from attnbench.core.format import figures
+from attnbench.core.wire import plain
 from attnbench.report.tables import csv_of
 from impls.errors import CantBeDone
 from impls.operators import PARAMETERS
@@ -98,7 +99,7 @@ def _column(name: str, value: Any) -> Row:
 
 def of_problem(problem: Problem | Mapping[str, Any]) -> Row:
     """The columns of a problem, those first that vary most."""
-    values = dict(problem if isinstance(problem, Mapping) else problem.to_dict())
+    values = dict(problem if isinstance(problem, Mapping) else plain(problem))
     first = {name: values.pop(name) for name in ("phase", "mask")}
     return {**first, "seq": values.pop("kv_len"), **values}
 

@@ -44,7 +44,7 @@ def facts() -> dict[str, Any]:
     """Those of the machine that this runs on: its method, its code, its fingerprint and kind."""
     code = digest(file for files in sources().values() for file in files)
     machine = this_machine()
-    return {"ruler": [PROTOCOL, code], "machine": machine.to_dict(), "kind": machine.kind}
+    return {"ruler": [PROTOCOL, code], "machine": machine.facts(), "kind": machine.kind}
 
 
 class Place:

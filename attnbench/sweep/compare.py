@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from attnbench.core.format import duration
-from attnbench.core.job import Job
 from attnbench.core.machine import Machine, pace
 from attnbench.core.record import NOT_TRIED, OwnProblem, Part, Record, Status
 from attnbench.core.stats import Comparison, Verdict, holm
+from attnbench.core.wire import Job, plain
 from attnbench.sweep.engine import LocalEngine, WorkerLost, lost_status
 from attnbench.sweep.plan import Cell, Plan, call_s, checks_s
 from impls.errors import CantBeDone
@@ -46,10 +46,6 @@ class Compared(Part, frozen=True):
     """b's peak over a's."""
     notes: tuple[str, ...] = ()
     """What disturbed the timing, and what was not alike."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return {**super().to_dict(), "comparison": msgspec.to_builtins(self.comparison)}
 
 
 def unlike(judged: Variant, against: Variant) -> Iterator[str]:
@@ -102,7 +98,7 @@ def compare_cell(
         return blank.with_(status=left_out.status, why=f"{left_out.variant}: {left_out.reason}")
     question = {
         "compare": [  # the ratio is of the second's time to the first's
-            Job(c.variant, c.problem, seed, budget_s).to_dict() for c in (against, judged)
+            plain(Job(c.variant, c.problem, seed, budget_s)) for c in (against, judged)
         ],
         "margin": margin,
         "floors": [dict(f) for f in floors],

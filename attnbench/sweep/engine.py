@@ -13,13 +13,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from attnbench.core.job import Job
 from attnbench.core.lock import lock_for
 from attnbench.core.process import START_LIMIT_S as START_LIMIT_S
 from attnbench.core.process import Worker
 from attnbench.core.process import WorkerLost as WorkerLost
-from attnbench.core.record import InvalidRecord, Record, Status
+from attnbench.core.record import InvalidRecord, Record, Status, read_record
 from attnbench.core.settings import ALLOCATORS, Settings
+from attnbench.core.wire import Job, plain
 from attnbench.sweep.plan import Cell
 from impls.problem import Problem
 
@@ -99,7 +99,7 @@ def measure(
     limit_s, first = CELL_LIMIT_S if limit_s is None else limit_s, ""
     while True:
         try:
-            record = _record_of(cell, engine.ask({"job": job.to_dict()}, limit_s), engine)
+            record = _record_of(cell, engine.ask({"job": plain(job)}, limit_s), engine)
         except WorkerLost as lost:
             if first or lost.timed_out or lost.wrong:
                 more = {"detail": lost.output, "seed": job.seed, "note": TWICE * bool(first)}
@@ -116,7 +116,7 @@ def _record_of(cell: Cell, answer: Mapping[str, Any], engine: Engine) -> Record:
     """The record that a worker answered with; one that answers something else is lost."""
     why = "the worker answered about another measurement"
     try:
-        record = _printable(Record.from_dict(answer["record"]))
+        record = _printable(read_record(answer["record"]))
         if record.key == cell.key:
             return record
     except (InvalidRecord, KeyError, TypeError) as error:
@@ -177,7 +177,7 @@ class HoldingWorker:
 
     def hold(self, variant: str, problem: Problem) -> HoldingWorker:
         """Look the variant up, build and judge it; this worker, for its calls."""
-        question: dict[str, Any] = {"variant": variant, "problem": problem.to_dict()}
+        question: dict[str, Any] = {"variant": variant, "problem": plain(problem)}
         question |= {"seed": self._seed, "budget_s": self._budget_s}
         if self._tables:
             question["tables"] = [str(self._folder / table) for table in self._tables]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from attnbench.sweep.presets import Preset
 from impls.errors import CantBeDone
@@ -225,7 +226,7 @@ def _shorter_mask(text: str, share: float) -> str:
             numbers = (round((n + own) * share) - own if n else 0 for n in part.numbers)
             part = replace(part, numbers=tuple(numbers))
         parts.append(part)
-    return str(replace(mask, parts=tuple(parts)))
+    return str(mask.of(parts))
 
 
 def _shorter(lengths: Sequence[str], share: float) -> list[str]:
@@ -271,5 +272,5 @@ def kinds_of(grid: Preset) -> Iterator[tuple[str, list[Preset]]]:
     by_name: dict[str, list[Preset]] = {}
     for part in grid.parts:
         if part.layers:
-            by_name.setdefault(part.title, []).append(replace(part, device=grid.device))
+            by_name.setdefault(part.title, []).append(structs.replace(part, device=grid.device))
     yield from by_name.items()

@@ -124,5 +124,5 @@ class Local:
                 limited = device_there == "cpu"
                 engine = LocalEngine(settings, limited=limited, variables=variables)
                 engines.callback(engine.close)
-                slots.append(Slot(engine, device_there, own.kind, own.to_dict()))
+                slots.append(Slot(engine, device_there, own.kind, own.facts()))
             yield slots

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from attnbench.core import gpu as nvml
 from attnbench.core.format import counted, key_values, roughly
@@ -57,7 +59,7 @@ def shared_out(grid: Preset) -> Preset:
         return grid
     pieces = 2 * grid.world
     if grid.parts:
-        return replace(grid, parts=tuple(map(shared_out, grid.products)))
+        return structs.replace(grid, parts=tuple(map(shared_out, grid.products)))
     return grid.with_(seq=tuple(str(-(-int(n) // pieces) * pieces) for n in grid.seq))
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impls.operators import PARAMETERS
 
 
-@dataclass(frozen=True)
-class Preset:
+class Preset(Struct, frozen=True, forbid_unknown_fields=True):
     """A grid: every combination of its values, for its variants (all of the table if none).
 
     With ``parts`` it is the union of theirs instead, in their order: of its own values only those
@@ -41,7 +42,7 @@ class Preset:
     world: int = 1
     """Over how many processes those run that can."""
     budget: float = 0.3
-    parameters: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    parameters: Mapping[str, tuple[Any, ...]] = {}
     """The values of the operator's parameters that are set."""
     operator: str = ""
     """The one operator whose rows are measured; those of all, if empty."""
@@ -91,18 +92,6 @@ class Preset:
     def batches(self, length: int) -> tuple[int, ...]:
         """The batches at a length; at least one sequence, though it be longer than the tokens."""
         return self.batch if self.tokens is None else (max(1, self.tokens // length),)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Preset:
-        """The grid that a run's header holds; raises KeyError or TypeError for what is none."""
-        if unknown := set(values) - {one.name for one in fields(cls)}:
-            raise TypeError(f"a grid has no {', '.join(sorted(unknown))}")
-        axes: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
-        }
-        parameters = {name: tuple(each) for name, each in axes.get("parameters", {}).items()}
-        axes["parameters"] = parameters
-        return cls(**axes | {"parts": tuple(map(cls.from_dict, values.get("parts", ())))})
 
 
 RAGGED = ("255", "257", "277")

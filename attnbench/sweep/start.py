@@ -7,11 +7,13 @@ import hashlib
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import ValidationError, structs
 
 import attnbench
 import impls
@@ -24,6 +26,7 @@ from attnbench.core.record import PROTOCOL
 from attnbench.core.run_folder import RunFolder
 from attnbench.core.settings import PLAIN, Settings, allocator_of
 from attnbench.core.store import read_header
+from attnbench.core.wire import convert, plain
 from attnbench.sweep.plan import Cell, Plan, ceilings_s, make_plan
 from attnbench.sweep.presets import PRESETS, Preset
 from impls import own_rows
@@ -55,7 +58,7 @@ def leg_facts(plan: Plan, tables: Sequence[str | Path], machine: Machine) -> dic
         "files": {short(str(f)): digest([f]) for f in files},
         "requires": {name: version for name in sorted(names) if (version := version_of(name))},
         "tuned": plan.tuned,
-        "machine": machine.to_dict(),
+        "machine": machine.facts(),
     }
 
 
@@ -308,11 +311,11 @@ def begin(
         "noise": stored_floors(out, machine, settings),
         "checked_inputs": list(INPUTS),
         "selfcheck": selfcheck and {k: selfcheck.get(k) for k in ("line", "date")},
-        "grid": asdict(grid),
-        "problems": [p.to_dict() for p in problems],
+        "grid": plain(grid),
+        "problems": [plain(p) for p in problems],
         "cells": len({cell.key for cell in plan.cells}),
         "tables": [str(Path(t).resolve()) for t in tables],
-        "settings": settings.to_dict(),
+        "settings": settings.facts(),
         **leg_facts(plan, tables, machine),
         **_now(command),
     }
@@ -332,15 +335,15 @@ def resume(
     header, machine = read_header(path), machine or this_machine()
     try:
         _check_same(path, header, machine, tables)
-        problems = [Problem.from_dict(values) for values in header.get("problems", ())]
-        grid = Preset.from_dict(header["grid"])
+        problems = [convert(values, Problem) for values in header.get("problems", ())]
+        grid = convert(header["grid"], Preset)
         table = impls.table(tables)
         plan = make_plan(table, header["variants"], grid, machine, problems, tuned=True)
         threads = pinned(header["settings"]["threads"], machine)
         settings = Settings(threads=threads, allocator=allocator_of(header))
         now = leg_facts(plan, tables, machine)
         changed = differences(latest_leg(header), now)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValidationError) as error:
         raise StoreError(f"the header of {path} is damaged ({error}); start a new run") from None
     run = Run(plan, RunFolder.reopen(path), settings)
     if not run.left:
@@ -386,7 +389,7 @@ def _check_same(
 
 def _with_files_named(grid: Preset) -> Preset:
     """The grid, with its masks' and inputs' files as records name them."""
-    return replace(
+    return structs.replace(
         grid,
         mask=tuple(str(_mask_named(Mask.parse(text))) for text in grid.mask),
         inputs=tuple(map(_inputs_named, grid.inputs)),
@@ -403,7 +406,7 @@ def _mask_named(mask: Mask) -> Mask:
     parts = (
         replace(part, file=name_from_here(part.file)) if part.file else part for part in mask.parts
     )
-    return replace(mask, parts=tuple(parts))
+    return mask.of(parts)
 
 
 def _inputs_named(inputs: str) -> str:

@@ -23,6 +23,7 @@ from typing import Any
 
 from attnbench.core.process_child import Answers, serve
 from attnbench.core.record import Status
+from attnbench.core.wire import convert, plain
 
 GONE = "it was measured, but after it no call to the GPU works any more"
 
@@ -46,7 +47,7 @@ def main() -> None:
 
 
 def _answer(bench: Any, question: dict[str, Any]) -> dict[str, Any]:  # noqa: C901 - a table
-    from attnbench.core.job import Job
+    from attnbench.core.wire import Job
     from attnbench.meter import clocks, pairs, probe
     from impls.loading import load_function
 
@@ -66,11 +67,11 @@ def _answer(bench: Any, question: dict[str, Any]) -> dict[str, Any]:  # noqa: C9
         case {"hold": _} | {"fresh": _} | {"sample": _}:
             return pairs.SIDES.answer(bench, question)
         case {"map": asked, "words": words}:
-            return _map(Job.from_dict(asked), words)
+            return _map(convert(asked, Job), words)
         case {"probe": _}:
             return probe.answer(question)
         case {"job": job}:
-            return _measured(bench, Job.from_dict(job))
+            return _measured(bench, convert(job, Job))
     raise ValueError(f"no such question: {', '.join(question)}")
 
 
@@ -124,7 +125,7 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
     spent, gate = record.spent_s, watching.seconds["gate"]
     more = {part: round((spent.get(part) or 0.0) + gate, 6) for part in ("gate", "total")}
     record = record.with_(spent_s={**spent, **more})
-    return {"record": record.to_dict(), "spoiled": bool(deed) or left or lost_gpu}
+    return {"record": plain(record), "spoiled": bool(deed) or left or lost_gpu}
 
 
 if __name__ == "__main__":

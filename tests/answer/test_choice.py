@@ -95,7 +95,7 @@ def test_one_query_lies_on_the_line_of_what_was_measured_without_a_mask():
 
 
 def test_what_is_untried_is_advised_where_it_was_measured_alone(monkeypatch):
-    rows = {**TABLE.rows, "sdpa": replace(TABLE.rows["sdpa"], untried=True)}
+    rows = {**TABLE.rows, "sdpa": TABLE.rows["sdpa"].with_(untried=True)}
     table, records = replace(TABLE, rows=rows), lines(sdpa=dense, matmul=lambda p: 2 * dense(p))
     measured = choose(records, problem(512), Wants(), table)
     assert winner(measured) == "sdpa" and measured.ranking.winner.measured

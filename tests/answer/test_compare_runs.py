@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from attnbench.answer.compare_runs import Incomparable, change_of, compare_runs
-from attnbench.core.record import PROTOCOL, Record, Status
+from attnbench.core.record import PROTOCOL, Status, read_record
 from attnbench.core.stats import Verdict
+from attnbench.core.wire import plain
 from tests.answer import build
 from tests.calling import told
 from tests.report.page import runs
@@ -110,7 +111,7 @@ def test_what_ended_otherwise_is_better_or_worse(run, a, b, change):
     ],
 )
 def test_runs_of_unlike_protocols_are_refused(run, header, records, said):
-    old = [Record.from_dict({**timed(f"v{p}").to_dict(), "protocol": p}) for p in records]
+    old = [read_record({**plain(timed(f"v{p}")), "protocol": p}) for p in records]
     old = run(*old, protocol=header)
     with pytest.raises(Incomparable) as caught:
         compare_runs(old, run(timed()))

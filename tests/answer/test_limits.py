@@ -7,6 +7,7 @@ from attnbench.answer.search import GRACE_S, sized, take_looks
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Probed, Record, Status
 from attnbench.core.settings import Settings
+from attnbench.core.wire import convert, plain
 from attnbench.features.limits import search as limits
 from attnbench.features.limits.search import MEMORY, TIME, CallBudget, LimitSearch, rows_of
 from attnbench.sweep.engine import LocalEngine, WorkerLost
@@ -129,12 +130,12 @@ class Worker:
 
     def ask(self, question, limit_s):
         job = question.get("job") or question["probe"]
-        variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
+        variant, problem = convert(job["variant"], Variant), convert(job["problem"], Problem)
         if "job" in question:
             self.asked.append((variant.label, "gate"))
             self.now += 0.1
             status, reason = self.gate.get(variant.label, (Status.MEASURED, ""))
-            return {"record": Record.of(variant, problem, status, reason).to_dict()}
+            return {"record": plain(Record.of(variant, problem, status, reason))}
         size = problem.kv_len
         self.asked.append((variant.label, size))
         call = self.seconds(variant.label, size)

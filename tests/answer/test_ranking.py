@@ -16,6 +16,7 @@ from attnbench.answer.ranking import (
 )
 from attnbench.answer.regimes import regimes
 from attnbench.core.record import FINDINGS, Status
+from attnbench.core.wire import plain
 from tests.answer.build import line, memory, timed, untimed
 
 nan, inf = math.nan, math.inf
@@ -39,11 +40,11 @@ def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
     answer = only(one("slow", 3e-3), one("fast", 1e-3, 0.9e-3, 1.1e-3), mid)
     lead = answer.lead
     assert (lead.value, lead.low, lead.high) == pytest.approx((2.0, 2 / 1.1, 2 / 0.9))
-    plain = answer.to_dict()
-    assert (plain["winner"], plain["next"], plain["equal"]) == ("fast", "mid", [])
-    assert (plain["median_s"], plain["low_s"], plain["high_s"]) == (1e-3, 0.9e-3, 1.1e-3)
-    assert (plain["lead"], plain["flags"]) == (lead.value, ["mid drifted"])
-    assert plain["problem"] == answer.problem.to_dict()
+    facts = answer.to_dict()
+    assert (facts["winner"], facts["next"], facts["equal"]) == ("fast", "mid", [])
+    assert (facts["median_s"], facts["low_s"], facts["high_s"]) == (1e-3, 0.9e-3, 1.1e-3)
+    assert (facts["lead"], facts["flags"]) == (lead.value, ["mid drifted"])
+    assert facts["problem"] == plain(answer.problem)
 
 
 @pytest.mark.parametrize(

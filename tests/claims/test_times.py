@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import pytest
 
 from attnbench.core.record import Distance, Record, Status, Time
+from attnbench.core.wire import convert, plain
 from attnbench.features.claims import claim as claims
 from attnbench.features.claims import efficient, timing
 from attnbench.features.claims.claim import ClaimOutcome, ClaimRequest, ClaimVerdict
@@ -17,13 +18,13 @@ from tests.times import figures, pairs_answer
 
 
 def record_of(job, seconds, spread, far):
-    variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
+    variant, problem = convert(job["variant"], Variant), convert(job["problem"], Problem)
     if seconds is None:
-        return Record.of(variant, problem, Status.OUT_OF_MEMORY, "it was too much").to_dict()
+        return plain(Record.of(variant, problem, Status.OUT_OF_MEMORY, "it was too much"))
     ends = {"low_s": seconds * (1 - spread), "high_s": seconds * (1 + spread)}
     known = {**figures([seconds] * 9), **ends}
     time = Time(clock="host", stop="converged", clocks={"sm_mhz": 1980.0}, **known)
-    return Record.of(variant, problem, Status.MEASURED).with_(time=time, distance=far).to_dict()
+    return plain(Record.of(variant, problem, Status.MEASURED).with_(time=time, distance=far))
 
 
 class Worker:
@@ -44,7 +45,7 @@ class Worker:
         return pairs_answer(ratios, question["margin"], a_s, b_s)
 
     def _seconds(self, job):
-        variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
+        variant, problem = convert(job["variant"], Variant), convert(job["problem"], Problem)
         return self.seconds(variant.label, problem)
 
 

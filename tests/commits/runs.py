@@ -3,6 +3,7 @@
 from itertools import product
 
 from attnbench.core.record import Error, Memory, Record, Status, Time
+from attnbench.core.wire import plain
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
 from tests.times import around, figures
@@ -12,7 +13,7 @@ def measured(variant="sdpa"):
     return Record(
         status=Status.MEASURED,
         variant=variant,
-        problem=next(problems(PRESETS["history"])).to_dict(),
+        problem=plain(next(problems(PRESETS["history"]))),
         time=Time(clock="host", stop="budget", **figures(around(0.001, 0.005))),
         memory=Memory(peak_bytes=1 << 20, saved_bytes=None, expected_bytes=None, method="m"),
         error={"forward": Error(relative=1.23456e-7, max=0.0, worst_row=0.0, cosine=1.0)},

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-from dataclasses import fields
 from itertools import pairwise
 from typing import Any, get_args
 
@@ -68,7 +67,7 @@ def _problem() -> dict[str, Any]:
         "level": {"enum": list(get_args(Level))},
         "device": {"pattern": "^(cpu|cuda(:[0-9]+)?)$"},
     }
-    names = [field.name for field in fields(Problem) if field.name not in PARAMETERS]
+    names = [name for name in Problem.__struct_fields__ if name not in PARAMETERS]
     positive = {"type": "number", "exclusiveMinimum": 0}
     parameters = {
         name: {**({"const": True} if each.is_flag else positive), "description": each.about}

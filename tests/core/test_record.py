@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnbench.core import record
-from attnbench.core.record import Error, Record, Status, Time
+from attnbench.core.record import Error, Record, Status, Time, read_record
+from attnbench.core.wire import plain
 from impls.problem import MOST, Problem
 from impls.spec import DTYPES, PHASES, Computes, Level
 from tests.calling import ROOT, VALID
@@ -61,7 +62,7 @@ def test_the_file_is_what_the_types_say():
 def test_a_real_record_is_valid_and_read(path):
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for values in lines:
-        Record.from_dict(values)
+        read_record(values)
     for values in lines[::50]:
         VALID.validate(values)
 
@@ -70,7 +71,7 @@ def test_a_record_with_every_part_is_valid_and_read():
     values = json.loads(WHOLE.line())
     assert None not in [values[part] for part in ("time", "energy", "determinism", "ranks")]
     VALID.validate(values)
-    assert Record.from_dict(values) == WHOLE
+    assert read_record(values) == WHOLE
     with pytest.raises(AttributeError):
         WHOLE.status = Status.WRONG
 
@@ -81,7 +82,7 @@ def test_what_no_record_says_is_refused_by_the_schema_and_the_reader():
         *((name, MISSING) for name in ("status", "variant", "problem", "schema")),
         ("status", "splendid"), ("reason", "it went well"), ("time.median_s", "1"), ("time.n", 0),
         ("time.samples_s", []), ("time.discarded", -1), ("time.audit_s", -1.0),
-        ("memory.peak_bytes", -1), ("error", {"backward": ERROR.to_dict()}),
+        ("memory.peak_bytes", -1), ("error", {"backward": plain(ERROR)}),
         ("error.forward.worst_at", [0, 1]), ("distance.skill", 1.5), ("cost.flops", -1),
         ("cost.bytes", 0.5), ("energy.calls", -1), ("energy.gross_joules", -1.0),
         ("determinism.mode_cost", -1.0), ("determinism.repeats", 1), ("ranks.world", 1),
@@ -94,7 +95,7 @@ def test_what_no_record_says_is_refused_by_the_schema_and_the_reader():
         sent = with_(path, value)
         assert not VALID.is_valid(sent)
         with pytest.raises(record.InvalidRecord):
-            Record.from_dict(sent)
+            read_record(sent)
 
 
 @pytest.mark.parametrize("status", [s for s in Status if s is not Status.MEASURED])
@@ -103,10 +104,10 @@ def test_what_is_not_measured_says_why_and_has_no_time(status):
         ({"reason": "why"}, "can't carry a time"),
         ({"reason": "", "time": None}, "must say why"),
     ):
-        sent = {**WHOLE.to_dict(), "status": str(status), **changes}
+        sent = {**plain(WHOLE), "status": str(status), **changes}
         assert not VALID.is_valid(sent)
         with pytest.raises(record.InvalidRecord, match=words):
-            Record.from_dict(sent)
+            read_record(sent)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("-inf")])
@@ -120,12 +121,12 @@ def test_what_is_not_finite_becomes_null(number):
 
 
 def test_a_mask_of_a_file_that_lies_elsewhere_is_read():
-    values = Problem().to_dict() | {"mask": "causal+dense:gone.npy"}
-    assert record.recorded_problem(values).to_dict() == values
+    values = plain(Problem()) | {"mask": "causal+dense:gone.npy"}
+    assert plain(record.recorded_problem(values)) == values
 
 
 def test_the_key_tells_cells_apart_and_does_not_depend_on_order():
-    turned = Record.from_dict(with_("problem", dict(reversed(Problem().to_dict().items()))))
+    turned = read_record(with_("problem", dict(reversed(plain(Problem()).items()))))
     assert WHOLE.key == turned.key == record.cell_key("a", Problem())
     others = WHOLE.with_(variant="b"), WHOLE.with_(problem=Problem(q_len=8, kv_len=8))
     assert len({WHOLE.key, *(other.key for other in others)}) == 3
@@ -198,7 +199,7 @@ def records(draw):
 def test_any_record_is_valid_by_the_schema_and_comes_back_as_it_went(made):
     sent = json.loads(made.line())
     VALID.validate(sent)
-    back = Record.from_dict(sent)
+    back = read_record(sent)
     assert back.line() == made.line()
     assert (back.status, back.key) == (made.status, made.key)
     assert (back.time, back.memory) == (made.time, made.memory)
@@ -222,5 +223,5 @@ def test_a_slow_host_is_no_doubt_of_a_time_whose_calls_were_queued_ahead():
     ],
 )
 def test_a_record_of_gates_that_keys_made_goes_by_that_form(variant, options, name):
-    values = Record(status="failed", reason="x", variant=variant, problem=Problem()).to_dict()
-    assert Record.from_dict({**values, "options": options}).variant == name
+    values = plain(Record(status="failed", reason="x", variant=variant, problem=Problem()))
+    assert read_record({**values, "options": options}).variant == name

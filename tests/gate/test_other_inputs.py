@@ -5,7 +5,7 @@ import pytest
 from attnbench.answer.ranking import answers
 from attnbench.answer.regimes import regimes
 from attnbench.answer.standings import closeness
-from attnbench.core.job import Job
+from attnbench.core.wire import Job
 from attnbench.gate.other_inputs import SHORT, OtherInputs, shortened
 from attnbench.gate.plants import PLANTS
 from attnbench.meter.cell import Bench

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 import impls
 from attnbench.core import gpu as nvml
 from attnbench.core.device import device_for
-from attnbench.core.job import Job
 from attnbench.core.record import Energy
+from attnbench.core.wire import Job
 from attnbench.gate.findings import Wrong
 from attnbench.gate.hygiene import check_nothing_goes_on
 from attnbench.gate.inputs import make

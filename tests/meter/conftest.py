@@ -7,8 +7,8 @@ import json
 import pytest
 
 from attnbench.core import device
-from attnbench.core.job import Job
-from attnbench.core.record import Record
+from attnbench.core.record import read_record
+from attnbench.core.wire import Job
 from attnbench.meter.cell import Bench
 from attnbench.meter.clocks import Clock
 from attnbench.meter.memory import warm_profiler
@@ -53,7 +53,7 @@ class Cells:
         record = self.bench.measure(Job(variant, problem or self.problem(), **job))
         values = json.loads(record.line())
         VALID.validate(values)
-        assert Record.from_dict(values).line() == record.line()
+        assert read_record(values).line() == record.line()
         return record
 
     def run(self, code, problem=None, **more):

@@ -5,7 +5,6 @@ import itertools
 import os
 import time
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -220,7 +219,7 @@ def ran_by(row):
 
 def forced(operator):
     row = Variant(name="a", title="", family="dense", operator="softmax", build="a:b")
-    return replace(row, runs={"cpu": operator, "cuda": "aten::on_a_gpu"} if operator else {})
+    return row.with_(runs={"cpu": operator, "cuda": "aten::on_a_gpu"} if operator else {})
 
 
 @pytest.mark.parametrize(
@@ -263,7 +262,7 @@ def test_the_operator_that_a_row_names_is_seen_on_the_cpu(text, operator):
     assert row.attested_by("cpu") == operator
     assert unattested(row, "cpu", ran_by(row)) is None
     if text == "sdpa.flash":  # a row whose code lets another backend run is found out
-        lying = replace(row, build="impls.dense.sdpa:build_math")
+        lying = row.with_(build="impls.dense.sdpa:build_math")
         said = unattested(lying, "cpu", ran_by(lying))
         assert said == f"it should run {FLASH} and ran {MATH}"
 

@@ -1,14 +1,13 @@
 """One cell: what its record says where it is measured, and every other way it can end."""
 
 import re
-from dataclasses import replace
 
 import pytest
 import torch
 
 from attnbench.core.device import Device
-from attnbench.core.job import Job
 from attnbench.core.record import Energy, Status
+from attnbench.core.wire import Job
 from attnbench.gate.inputs import Call
 from attnbench.meter import cell, endings
 from attnbench.meter.cell import Bench
@@ -119,7 +118,7 @@ def test_what_is_refused_or_not_found_or_can_not_fit_is_not_run(cells, tmp_path,
     row = cells.variant(raising("raise SystemError"), masks=("none",))
     record = cells.measure(row, cells.problem(mask=Mask.parse("causal")))
     unmeasured(record, Status.UNSUPPORTED, "planted takes the masks none on cpu, not causal$")
-    row = replace(cells.variant(HONEST), build=f"{tmp_path / 'nowhere.py'}:build")
+    row = cells.variant(HONEST).with_(build=f"{tmp_path / 'nowhere.py'}:build")
     unmeasured(cells.measure(row), Status.FAILED, ".*nowhere.py")
     problem = cells.problem(inputs=f"captured:{tmp_path / 'none.npz'}")
     unmeasured(Bench().measure(Job(cells.variant(HONEST), problem)), Status.FAILED, ".*none.npz")

@@ -8,8 +8,8 @@ import torch
 
 import impls
 from attnbench.answer.paste import lines
-from attnbench.core.job import Job
 from attnbench.core.record import Status
+from attnbench.core.wire import Job
 from attnbench.gate.gate import gate
 from attnbench.gate.inputs import make
 from attnbench.gate.reference import judge

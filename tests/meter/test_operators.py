@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from attnbench.core.job import Job
 from attnbench.core.record import Status
+from attnbench.core.wire import Job
 from attnbench.gate.inputs import make, other_set, turned
 from attnbench.gate.other_inputs import OtherInputs
 from attnbench.meter.audit import unseen

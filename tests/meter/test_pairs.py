@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 
 from attnbench.core.stats import LEAST_MARGIN, Comparison, StopRule, Verdict, paired
+from attnbench.core.wire import plain
 from attnbench.gate.findings import Wrong
 from attnbench.meter import pairs
 from attnbench.meter.cell import Implausible
@@ -37,7 +38,7 @@ INVERTED = "def build(problem):\n    return lambda q, k, v: v * 0\n"
 
 def question(cells, a, b, **more):
     problem = cells.problem(q_len=64, kv_len=64)
-    jobs = [{"variant": cells.variant(x).to_dict(), "problem": problem.to_dict()} for x in (a, b)]
+    jobs = [{"variant": plain(cells.variant(x)), "problem": plain(problem)} for x in (a, b)]
     for sent, name in zip(jobs, "ab", strict=True):
         sent["variant"]["name"] = name
     return {"compare": jobs, "margin": 0.05, "floors": [], "budget_s": 3.0, **more}
@@ -213,7 +214,7 @@ def test_a_time_is_believed_that_an_audit_bears_out(monkeypatch):
 
 def hold(variant="matmul", **more):
     sizes = {"heads": 1, "kv_heads": 1, "q_len": 16, "kv_len": 16, "head_dim": 8, "v_head_dim": 8}
-    problem = pairs.Problem(**sizes).to_dict()
+    problem = plain(pairs.Problem(**sizes))
     return {"hold": {"variant": variant, "problem": problem, "seed": 0, "budget_s": 0.1, **more}}
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from attnbench.core.job import Job
-from attnbench.core.record import Record, Status
+from attnbench.core.record import Record, Status, read_record
+from attnbench.core.wire import Job, plain
 from attnbench.meter.probe import probe
 from impls import table
 from impls.masks import Mask
@@ -78,6 +78,6 @@ def test_a_row_without_the_parts_that_it_names_has_failed(cells):
 
 def test_records_without_parts_are_read_as_they_were():
     blank = Record(status=Status.FAILED, variant="x", problem=CAUSAL, reason="none")
-    values = blank.to_dict()
+    values = plain(blank)
     del values["parts"]
-    assert Record.from_dict(values).parts == {}
+    assert read_record(values).parts == {}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from attnbench.core.device import Device
-from attnbench.core.job import Job
 from attnbench.core.record import Status
+from attnbench.core.wire import Job, plain
 from attnbench.meter import probe as probing
 from attnbench.meter.probe import Fresh, attention_map, few_samples, probe
 from impls import table
@@ -110,7 +110,7 @@ def test_a_worker_is_not_used_again_after_what_may_have_spoiled_it(
 ):
     monkeypatch.setattr(Device, "works", lambda self, gone=gone: not gone)
     job = Job(cells.variant(LONGER.format(deed=deed), swaps=swaps), cells.problem())
-    answer = probing.answer({"probe": job.to_dict(), "max_time_s": 1.0, "expected": None})
+    answer = probing.answer({"probe": plain(job), "max_time_s": 1.0, "expected": None})
     assert answer["spoiled"] is spoiled
     assert answer["probe"]["status"] == ("wrong" if "2" in deed else "measured")
 

@@ -8,9 +8,9 @@ import pytest
 from torch.autograd.profiler_util import FunctionEvent
 
 import impls
-from attnbench.core.job import Job
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record, Status
+from attnbench.core.wire import Job, plain
 from attnbench.features.profile import profiler
 from attnbench.features.profile.profiler import by_phase
 from attnbench.features.profile.verb import NotProfiled, plan_cells, profile_cells
@@ -27,7 +27,7 @@ ASKED = ["einsum train", "sdpa.flash train", "numpy forward"]
 
 
 def question(variant, problem, trace):
-    return {"job": Job(variant, problem, timed=False).to_dict(), "trace": str(trace)}
+    return {"job": plain(Job(variant, problem, timed=False)), "trace": str(trace)}
 
 
 @pytest.fixture(scope="module")
@@ -145,5 +145,5 @@ def test_the_reason_is_the_workers(tmp_path, status, words, ends):
     (cell,) = planned(["einsum"], **SMALL)
     record = Record.of(cell.variant, cell.problem, status, "it is so", remedy="do that")
     with pytest.raises(NotProfiled, match=words) as stopped:
-        profile_cells([cell], ToldEngine({"record": record.to_dict()}), 0, tmp_path)
+        profile_cells([cell], ToldEngine({"record": plain(record)}), 0, tmp_path)
     assert stopped.value.status == ends

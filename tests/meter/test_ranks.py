@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import impls
-from attnbench.core.job import Job
 from attnbench.core.process import WorkerLost
 from attnbench.core.record import Status
+from attnbench.core.wire import Job
 from attnbench.gate.findings import Wrong
 from attnbench.meter import ranks
 from attnbench.meter.ranks import RanksClock, pages

@@ -5,8 +5,8 @@ import torch
 
 import impls
 from attnbench.answer.paste import command_words, lines
-from attnbench.core.job import Job
 from attnbench.core.record import Status
+from attnbench.core.wire import Job, convert, plain
 from attnbench.gate.gate import gate
 from attnbench.gate.hygiene import Pages
 from attnbench.gate.inputs import Call, make
@@ -125,7 +125,7 @@ def test_its_bytes_count_once():
 
 
 def test_it_is_written_and_pasted():
-    assert Problem.from_dict(P.to_dict()) == P != P.with_(v_in_k=None)
+    assert convert(plain(P), Problem) == P != P.with_(v_in_k=None)
     assert str(P).endswith("causal forward v-in-k") and "--v-in-k" in command_words(P)
     assert lines("chunked", P)[-1] == 'out = attend(q, k, k[..., :16], mask="causal")'
     assert "scaled_dot_product_attention(q, k, k[..., :16], is_causal" in lines("sdpa", P)[-1]

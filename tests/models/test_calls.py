@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnbench.core.wire import plain
 from attnbench.models.capture.calls import FEW, Gathered, SeenCalls, Site, merged
 from impls.errors import CantBeDone
 from impls.masks import Mask
@@ -43,7 +44,7 @@ def test_calls_come_back_from_their_file(tmp_path):
     assert json.loads(file.read_text())["calls"] == 1
 
 
-FIRST = SOME.sites[0].to_dict()
+FIRST = plain(SOME.sites[0])
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ FIRST = SOME.sites[0].to_dict()
     ],
 )
 def test_what_holds_no_calls_or_figures_that_can_not_be_is_a_sentence(tmp_path, content, message):
-    text = content if isinstance(content, str) else json.dumps({**SOME.to_dict(), **content})
+    text = content if isinstance(content, str) else json.dumps({**SOME.facts(), **content})
     (tmp_path / "calls.json").write_text(text)
     with pytest.raises(CantBeDone, match=message):
         SeenCalls.read(tmp_path / "calls.json")
@@ -82,7 +83,7 @@ def test_no_call_is_lost_however_they_are_gathered(calls):
 
 
 def test_a_file_of_an_earlier_version_had_the_scale_beside_the_problem(tmp_path):
-    old, note = SOME.to_dict(), "its scores are scaled by 0.05, and not as the problem's"
+    old, note = SOME.facts(), "its scores are scaled by 0.05, and not as the problem's"
     usual, own = ({**old["sites"][0], "scale": scale} for scale in (CAUSAL.scale, 0.05))
     own |= {"note": f"as it is; {note}", "call": {**FORM, "scale": 0.05}}
     file = tmp_path / "calls.json"

@@ -1,5 +1,6 @@
 """Profiles made by hand for whoever shows them."""
 
+from attnbench.core.wire import plain
 from impls.masks import Mask
 from impls.problem import Problem
 
@@ -28,7 +29,7 @@ def dense():
     forward = phase("forward", [operator("bmm", 0.02, 2, 6e10), operator("_softmax", 0.01)])
     tiny = [operator(f"tiny{i}", 1e-6) for i in range(12)]
     about = {"variant": "dense", "computes": "softmax", "note": "as written"}
-    about["problem"] = Problem(phase="train", mask=Mask.parse("causal")).to_dict()
+    about["problem"] = plain(Problem(phase="train", mask=Mask.parse("causal")))
     return {
         **about,
         "slug": "b1 h8/8 n1024 d64 f32 causal train",

@@ -6,9 +6,9 @@ import time
 import pytest
 import torch
 
-from attnbench.core.job import Job
 from attnbench.core.machine import this_machine, why_not
-from attnbench.core.record import Record, Status
+from attnbench.core.record import Status, read_record
+from attnbench.core.wire import Job
 from attnbench.features.selfcheck.selfcheck import BUDGET_S, judge
 from attnbench.gate.plants import PLANTS
 from attnbench.meter.cell import Bench
@@ -47,7 +47,7 @@ def measured(bench):
 
     def measure(variant, problem):
         answer = _measured(bench, Job(variant, problem, budget_s=BUDGET_S))
-        return Record.from_dict(answer["record"]), answer["spoiled"]
+        return read_record(answer["record"]), answer["spoiled"]
 
     return measure
 

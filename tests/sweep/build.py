@@ -7,6 +7,7 @@ import impls
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record, Status, Time
 from attnbench.core.store import read_records
+from attnbench.core.wire import convert, plain
 from attnbench.sweep import sweep
 from attnbench.sweep.places import Slot
 from attnbench.sweep.plan import make_plan
@@ -88,10 +89,10 @@ class Answering:
             return said
         job = question["job"]
         self.jobs.append(job)
-        variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
+        variant, problem = convert(job["variant"], Variant), convert(job["problem"], Problem)
         record = Record.of(variant, problem, Status.MEASURED, seed=0)
         taken = timed(self.seconds.get(problem.phase, 0.010))
-        return {"record": record.with_(time=taken).to_dict()}
+        return {"record": plain(record.with_(time=taken))}
 
     def canary(self, jobs):
         """Seconds of its canary, when so many cells have been asked for."""

@@ -9,6 +9,7 @@ import pytest
 from attnbench.core.record import Record, Status
 from attnbench.core.settings import Settings
 from attnbench.core.stats import Verdict
+from attnbench.core.wire import plain
 from attnbench.sweep import compare, engine
 from attnbench.sweep.engine import HoldingWorker, Refused, WorkerLost, open_worker
 from impls.problem import Problem
@@ -64,7 +65,7 @@ def plan(length, **more):
 
 
 def measured(variant, seconds):
-    record = Record(status=Status.MEASURED, variant=variant, problem=Problem().to_dict())
+    record = Record(status=Status.MEASURED, variant=variant, problem=plain(Problem()))
     return record.with_(time=timed(seconds))
 
 
@@ -86,7 +87,7 @@ def test_long_ones_are_tried_on_a_quarter_of_the_tokens():
 
 
 def test_who_is_far_behind_is_left_out_and_who_is_near_the_best_goes_into_pairs_with_it():
-    alike = {"problem": Problem().to_dict(), "reason": "it is so"}
+    alike = {"problem": plain(Problem()), "reason": "it is so"}
     refused = Record(status=Status.UNSUPPORTED, variant="d", **alike)
     wrong = Record(status=Status.WRONG, variant="e", **alike)
     tried = [measured("a", 3.0), measured("b", 1.0), measured("c", 8.5), refused, wrong]

@@ -3,7 +3,7 @@
 import gc
 import json
 import warnings
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ import pytest
 import impls
 from attnbench.core import machine
 from attnbench.core.record import Status
+from attnbench.core.wire import convert, plain
 from attnbench.sweep.plan import CPU_FLOPS, STARTING_S, call_s, checks_s, make_plan, problems
 from attnbench.sweep.presets import PRESETS, Preset
 from impls.problem import InvalidProblem
@@ -114,7 +115,7 @@ def test_what_the_command_line_changes_is_changed_in_every_part():
 
 @pytest.mark.parametrize("grid", PRESETS.values(), ids=PRESETS)
 def test_a_grid_comes_back_from_a_header_as_it_was(grid):
-    assert Preset.from_dict(json.loads(json.dumps(asdict(grid)))) == grid
+    assert convert(json.loads(json.dumps(plain(grid))), Preset) == grid
 
 
 def test_torchs_own_come_first_but_among_variants_that_are_named():

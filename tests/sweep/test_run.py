@@ -15,6 +15,7 @@ from attnbench.core.record import Ranks, Record, Status, Work
 from attnbench.core.run_folder import RunFolder
 from attnbench.core.settings import Settings
 from attnbench.core.store import read_records
+from attnbench.core.wire import convert, plain
 from attnbench.gate import watch
 from attnbench.sweep import engine as engines
 from attnbench.sweep import places, sweep, worker
@@ -89,7 +90,7 @@ def test_what_has_a_record_is_not_asked_again_but_others_are_held_against_it(fol
     done = Record.of(forward.variant, forward.problem, Status.MEASURED, seed=0)
     engine = Answering(train=0.005)
     _, found = swept(plan, folder, engine, done=[done.with_(time=timed(0.010))])
-    assert [job["problem"] for job in engine.jobs] == [train.problem.to_dict()]
+    assert [job["problem"] for job in engine.jobs] == [plain(train.problem)]
     assert (found.key, found.status) == (train.key, Status.IMPLAUSIBLE)
 
 
@@ -113,7 +114,7 @@ def test_a_cell_whose_worker_dies_is_tried_once_more_alone_in_a_new_one(folder):
 
 
 CELL, OTHER = plan_of("bmm", grid=build.GRID.with_(seq=("16",))).to_run
-OTHERS = Record.of(OTHER.variant, OTHER.problem, Status.FAILED, "it was slow").to_dict()
+OTHERS = plain(Record.of(OTHER.variant, OTHER.problem, Status.FAILED, "it was slow"))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +229,7 @@ def test_after_the_limit_no_cell_is_begun_and_others_stay(folder, monkeypatch, u
     assert sweep_of(plan, folder, Taking(), until=until) == 4 - measured
     file = folder.path / "records.jsonl"
     kept = file.read_text().splitlines() if measured else []
-    cells = [c.problem.to_dict() for c in plan.to_run[:measured]]
+    cells = [plain(c.problem) for c in plan.to_run[:measured]]
     assert [json.loads(line)["problem"] for line in kept] == cells
 
 
@@ -256,7 +257,7 @@ def drifted(folder, monkeypatch):
 def test_what_was_measured_while_the_machine_drifted_is_measured_again_at_the_end(drifted):
     engine = Drifting(slow={4})
     found, told, plan = drifted(engine)
-    asked = [(job["variant"]["name"], Problem.from_dict(job["problem"])) for job in engine.jobs]
+    asked = [(job["variant"]["name"], convert(job["problem"], Problem)) for job in engine.jobs]
     assert asked[16:] == asked[2:4]
     assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)  # each once
     assert [r.key for r in found[14:]] == [c.key for c in plan.to_run[2:4]]
@@ -299,7 +300,7 @@ def test_what_becomes_of_a_cell_whose_context_is_gone_or_that_left_what_is_unrea
     monkeypatch, status, gone, readable, ends, reason
 ):
     more = {"time": timed(1.0)} if status is Status.MEASURED else {"reason": "own"}
-    made = Record(status=status, variant="v", problem=Problem().to_dict(), **more)
+    made = Record(status=status, variant="v", problem=plain(Problem()), **more)
     bench = SimpleNamespace(measure=lambda job, before: made)
     monkeypatch.setattr(Device, "works", lambda self: not gone)
     if not readable:
@@ -325,7 +326,7 @@ def test_the_live_bar_shows_reasons_as_they_are(monkeypatch, capsys):
 
 
 def record(s, phase="forward", n=512, flops=None, variant="a", **more):
-    problem = Problem(q_len=n, kv_len=n, phase=phase, **more).to_dict()
+    problem = plain(Problem(q_len=n, kv_len=n, phase=phase, **more))
     time = timed(s).with_(low_s=s * 0.99, high_s=s * 1.01, min_s=s * 0.98, n=20)
     cost = Work(flops=n * n if flops is None else flops, bytes=n)
     return Record(status=Status.MEASURED, variant=variant, problem=problem, time=time, cost=cost)
@@ -378,7 +379,7 @@ def test_what_can_be_true_is_believed(first, second):
 
 
 def test_a_record_without_a_time_or_that_is_not_believed_contradicts_nobody():
-    failed = Record(status=Status.FAILED, reason="why", variant="a", problem=Problem().to_dict())
+    failed = Record(status=Status.FAILED, reason="why", variant="a", problem=plain(Problem()))
     assert doubted(failed, record(0.005, "train"))[0] is failed
     assert doubted(record(0.005, "train"), failed)[1] is failed
     found = doubted(record(0.010), record(0.005, "train"), record(0.007, "train", n=1024))

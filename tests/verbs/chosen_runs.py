@@ -49,7 +49,7 @@ def everybody(phases=("forward",), mask="causal", slow=2.0, but=(), **factors):
 def written(folder, records, **header):
     """A run of this machine as it lies in a results folder."""
     here = this_machine()
-    said = {"machine": here.to_dict(), "settings": {"threads": here.threads}}
+    said = {"machine": here.facts(), "settings": {"threads": here.threads}}
     return runs.written(folder, records, **{**said, "grid": {"device": "cpu"}, **header})
 
 

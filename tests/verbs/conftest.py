@@ -7,6 +7,7 @@ import pytest
 
 from attnbench.core import process
 from attnbench.core.record import Probed, Record, Status
+from attnbench.core.wire import convert, plain
 from attnbench.features.claims import trial
 from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimOutcome
 from attnbench.features.quality import lm, pretrained, recall
@@ -28,13 +29,13 @@ def answered(question, ends=OKAY):
     if "probe" not in question and "job" not in question:
         return {"canary": 1e-3, "ceilings": {}, "noise": []}
     job = question.get("job") or question["probe"]
-    variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
+    variant, problem = convert(job["variant"], Variant), convert(job["problem"], Problem)
     if "job" in question:
-        return {"record": Record.of(variant, problem, *ends, seed=0).to_dict()}
+        return {"record": plain(Record.of(variant, problem, *ends, seed=0))}
     tokens = problem.kv_len * problem.batch
     times = {"time_s": 20e-6 * tokens, "samples_s": [20e-6 * tokens] * 3}
     found = Probed(status=Status.MEASURED, **times, rows=16, peak_bytes=1000 * tokens)
-    return {"probe": found.to_dict()}
+    return {"probe": plain(found)}
 
 
 class Worker:

@@ -162,7 +162,7 @@ except KeyboardInterrupt:
     assert status == 130 and "ended with signal 2" in said.err and not calls.complete
     assert 5 < sum(s.calls for s in calls.sites if str(s.problem.mask) == "causal") <= 1005
     assert any("was killed" in line and "last second" in line for line in calls.unseen)
-    assert "prose" in said.err and json.loads(said.out) == calls.to_dict()  # data is by itself
+    assert "prose" in said.err and json.loads(said.out) == calls.facts()  # data is by itself
     (hidden,) = (p for p in calls.problems() if p.mask.kinds == ("dense",))
     assert str(hidden.mask).startswith(f"dense:{tmp_path}/calls.masks/")
 

@@ -12,7 +12,8 @@ from attnbench.answer.choose import Wants, make_choice
 from attnbench.answer.dispatch_table import DispatchTable
 from attnbench.answer.ranking import Candidate
 from attnbench.core.machine import this_machine
-from attnbench.core.record import Determinism, Record, Status
+from attnbench.core.record import Determinism, Status, read_record
+from attnbench.core.wire import plain
 from attnbench.features.choose import calls, runs
 from attnbench.models.capture.calls import SeenCalls, Site
 from attnbench.sweep.start import as_recorded
@@ -88,7 +89,7 @@ def test_one_that_measured_the_problem_comes_before_a_newer_one_that_did_not(cho
 
 def test_what_a_run_made_for_a_choice_left_out_is_left_out_again(chooses, tmp_path, measures):
     folder = tmp_path / "results" / this_machine().name
-    about = {"problem": problem(512).to_dict(), "too_large": {"einsum": 1 << 30}, "pairs": []}
+    about = {"problem": plain(problem(512)), "too_large": {"einsum": 1 << 30}, "pairs": []}
     about |= {"shorter": "n128", "behind": {"online": 9.4}}
     written(folder / "one", made.everybody(sdpa=1.0, but=("einsum", "online")), contest=about)
     words = ("--seq", 512, *SHAPE, "--out", folder.parent)
@@ -140,11 +141,11 @@ def test_what_is_measured_anew_is_settled_in_pairs_and_kept(chooses, tmp_path, w
         said = answered(question)
         if "job" not in question:
             return said
-        record = Record.from_dict(said["record"])
+        record = read_record(said["record"])
         name, p = record.variant, record.problem
         asked.append((name, p.kv_len))
         known = made.record(name, p, took.get(name, 0.1))
-        return {"record": record.with_(time=known.time, memory=known.memory).to_dict()}
+        return {"record": plain(record.with_(time=known.time, memory=known.memory))}
 
     worker.answer = answer
     words = ("--seq", 16384, *SHAPE, "--dtype", "float32", "--out", tmp_path)

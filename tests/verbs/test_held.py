@@ -87,7 +87,7 @@ def margins(monkeypatch, held):
 
 def test_commits_are_held_to_the_largest_floor_or_the_margin_given(margins, tmp_path):
     machine = this_machine()
-    facts = {"protocol": PROTOCOL, "machine": machine.to_dict()}
+    facts = {"protocol": PROTOCOL, "machine": machine.facts()}
     facts["settings"] = {"threads": machine.threads}
     asked = ["compare", "one", "other", "--device", "cpu", "--json", "--out", str(tmp_path)]
     for floors, words in (((0.002,), []), ((0.02, 0.03), []), ((0.02,), ["--margin", "0.015"])):

@@ -8,6 +8,7 @@ import pytest
 
 from attnbench.core.process import WorkerLost
 from attnbench.core.record import Status
+from attnbench.core.wire import convert
 from impls.problem import Problem
 from tests.calling import well
 from tests.report import profiles
@@ -23,7 +24,7 @@ def probes(worker):
 
     def answer(question):
         if "probe" in question:
-            worker.probed.append((Problem.from_dict(question["probe"]["problem"]), question))
+            worker.probed.append((convert(question["probe"]["problem"], Problem), question))
         return answered(question, worker.gate)
 
     worker.answer = answer

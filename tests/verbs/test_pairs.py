@@ -63,7 +63,7 @@ KEPT = {"threads": this_machine().threads, "allocator": "kept"}
 def test_the_floors_of_this_machine_are_sent_along(pairs, tmp_path, changed, allocator, sent):
     machine = this_machine()
     noise = [{"call_s": 0.001, "floor": 0.02, "apart": 0.03, "trials": 8, "pairs": 80}]
-    facts = {"protocol": PROTOCOL, "machine": machine.to_dict(), "noise": noise}
+    facts = {"protocol": PROTOCOL, "machine": machine.facts(), "noise": noise}
     facts["settings"] = {"threads": machine.threads}
     save_beside(tmp_path, machine.name, "env.json", {**facts, **changed})
     well("compare", "einsum", "matmul", "--allocator", allocator, "--out", tmp_path)

@@ -7,6 +7,7 @@ import pytest
 
 from attnbench import cli
 from attnbench.core.store import read_header, read_records
+from attnbench.core.wire import convert
 from attnbench.features.report import contents
 from attnbench.features.report.verb import report_of
 from attnbench.models.capture.calls import SeenCalls, Site
@@ -31,16 +32,16 @@ def test_the_problems_of_a_program_are_measured_and_gone_on_with(tmp_path, capsy
     asked = ["--problems", str(calls), "--budget", "0.02", "--no-report"]
     assert cli.main(["run", "sdpa", *asked, "--out", str(tmp_path / "out")]) == 0
     folder = only_run(tmp_path / "out")
-    assert [Problem.from_dict(job["problem"]) for job in engine.jobs] == [A, B]
+    assert [convert(job["problem"], Problem) for job in engine.jobs] == [A, B]
     assert [(r.variant, r.problem) for r in read_records(folder)] == [("sdpa", A), ("sdpa", B)]
     header = read_header(folder)
-    assert [Problem.from_dict(p) for p in header["problems"]] == [A, B]
+    assert [convert(p, Problem) for p in header["problems"]] == [A, B]
     lines = (folder / "records.jsonl").read_text().splitlines(keepends=True)
     (folder / "records.jsonl").write_text(lines[0])
     calls.unlink()  # the run knows by itself what it was to measure
     assert cli.main(["run", "--resume", str(folder), "--no-report"]) == 0
     assert "1 done before" in capsys.readouterr().err
-    assert [Problem.from_dict(job["problem"]) for job in engine.jobs] == [A, B, B]
+    assert [convert(job["problem"], Problem) for job in engine.jobs] == [A, B, B]
     assert len(read_records(folder)) == 2
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from attnbench.answer import paste
 from attnbench.answer.engines import EngineAnswer, EngineCall, in_engine
 from attnbench.answer.layers import LayerChoice, layer_problems, together
@@ -68,7 +70,9 @@ def _grid(args: argparse.Namespace) -> Preset:
         options = ", ".join("--" + name.replace("_", "-") for name in several)
         raise CantBeDone(f"choose answers for one problem a kind, and {options} has several values")
     grid = grid_asked(args.model, args.tp, args.device or this_machine().devices[-1], changes)
-    return replace(grid, parts=tuple(replace(part, seq=part.seq[-1:]) for part in grid.parts))
+    return structs.replace(
+        grid, parts=tuple(structs.replace(part, seq=part.seq[-1:]) for part in grid.parts)
+    )
 
 
 def rows(choices: Sequence[LayerChoice]) -> Iterator[tidy.Row]:

@@ -31,6 +31,7 @@ from attnbench.core.settings import KEPT, PLAIN, allocator_of
 from attnbench.core.stats import Comparison
 from attnbench.core.store import find_runs, named_run, read_header, read_records, some_runs
 from attnbench.core.tuned import TunedOptions
+from attnbench.core.wire import plain
 from attnbench.sweep import compare, start
 from attnbench.sweep.compare import Compared
 from attnbench.sweep.engine import engine_on
@@ -103,7 +104,7 @@ def from_run(
     """
     header = header_of(run)
     contest = header.get("contest") or {}
-    if contest.get("problem") != problem.to_dict():
+    if contest.get("problem") != plain(problem):
         contest = {}
     alike = read_records(run, lambda p: all(getattr(p, x) == getattr(problem, x) for x in ALIKE))
     alike = [r for r in alike if r.problem.inputs == problem.inputs or r.status in FINDINGS]
@@ -199,7 +200,7 @@ def measured_here(
     if not (out / machine.name).is_dir():
         return
     settings = {"threads": threads or machine.threads, "allocator": allocator or PLAIN}
-    now: dict[str, Any] = {"protocol": PROTOCOL, "machine": machine.to_dict(), "settings": settings}
+    now: dict[str, Any] = {"protocol": PROTOCOL, "machine": machine.facts(), "settings": settings}
     now["tables"] = [str(Path(table).resolve()) for table in tables]
     for run in sorted(find_runs([out / machine.name]), reverse=True)[:NEWEST]:
         try:
@@ -240,7 +241,7 @@ def measure_anew(problem: Problem, wants: Wants, table: Table, arguments: Namesp
     grid = grid_of([problem], "one problem").with_(budget=SAMPLING_S)
     plan = make_plan(table, names, grid, this_machine(), [problem], tuned=True)
     names, too_large = compare.within(plan, wants.max_memory)
-    contest: dict[str, Any] = {"problem": problem.to_dict(), "too_large": too_large}
+    contest: dict[str, Any] = {"problem": plain(problem), "too_large": too_large}
     if (less := compare.shorter(plan)) is not None:
         say(f"first a shorter sequence, {less}, to see who could win")
         scout = _run(names, less, SCOUT_S, arguments)

@@ -10,7 +10,6 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ from msgspec import Struct
 import impls
 from attnbench.core.format import counted, first_few
 from attnbench.core.machine import Machine, why_not
-from attnbench.core.record import plain
 from attnbench.core.stats import summary
+from attnbench.core.wire import plain
 from impls.errors import CantBeDone
 
 DATA = Path(__file__).with_name("claims.toml")
@@ -326,7 +325,7 @@ def lacking(claim: Claim, machine: Machine, table: impls.Table) -> ClaimOutcome 
     """The outcome of a claim that can't be tried here; None for one that can."""
     needs, verdict, reason, remedy = claim.needs, ClaimVerdict.NOT_RUN, "", ""
     rows = [table.find(name) for name in needs.variants]
-    wholes = (replace(row, requires=(*row.requires, *needs.requires)) for row in rows)
+    wholes = (row.with_(requires=(*row.requires, *needs.requires)) for row in rows)
     kinds = rf"\b({needs.gpu.replace(' or ', '|')})\b"
     if needs.gpu and not any(re.search(kinds, gpu.name) for gpu in machine.gpus):
         there = ", ".join(dict.fromkeys(gpu.name for gpu in machine.gpus)) or "no NVIDIA GPU"

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from attnbench.core.wire import plain
 from impls import table
 
 
@@ -26,7 +27,7 @@ def main(answer: str, folder: str, root: str, *tables: str) -> None:
     """Write the rows of the table, and which code of theirs is not the commit's."""
     commit = table(tables)
     values: dict[str, Any] = {"own": [], "broken": "", "elsewhere": ""}
-    values["rows"] = [row.to_dict() for row in commit.rows.values()]
+    values["rows"] = [plain(row) for row in commit.rows.values()]
     if root:
         dists = [*importlib.metadata.distributions(path=[folder])]
         origins = {f"{dist.name} {dist.version}" for dist in dists}

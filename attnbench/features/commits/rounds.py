@@ -26,6 +26,7 @@ from attnbench.core.checkout import Commit, Repository
 from attnbench.core.machine import Machine, pace
 from attnbench.core.record import NOT_TRIED
 from attnbench.core.stats import Comparison, StopRule, Verdict
+from attnbench.core.wire import plain
 from attnbench.features.commits.rows import CellPlan
 from attnbench.sweep.compare import Compared, corrected, pairs_guess_s
 from attnbench.sweep.engine import HoldingWorker, Refused
@@ -124,7 +125,7 @@ class CommitsComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        cells = [{**cell.to_dict(), "said": str(said)} for cell, said in self.judged()]
+        cells = [{**plain(cell), "said": str(said)} for cell, said in self.judged()]
         values = msgspec.to_builtins(replace(self, cells=()))
         return {**values, "cells": cells, "counts": self.counts()}
 

@@ -15,6 +15,7 @@ from attnbench.core.checkout import BadCommit, Commit, Repository
 from attnbench.core.format import roughly
 from attnbench.core.machine import Machine
 from attnbench.core.process import Program, variables_of
+from attnbench.core.wire import convert
 from attnbench.sweep.plan import Cell, make_plan
 from attnbench.sweep.presets import RAGGED, Preset
 from impls import Table, UnknownVariant
@@ -154,5 +155,5 @@ def rows_in(folder: Path, commit: str, repository: Repository) -> CommitRows:
             "that lie elsewhere, or have to be built, are compared as runs of two installed "
             "versions: 'attnbench compare RUN RUN'"
         )
-    rows = {row["name"]: Variant.from_dict(row) for row in values["rows"]}
+    rows = {row["name"]: convert(row, Variant) for row in values["rows"]}
     return CommitRows(rows, values["own"])

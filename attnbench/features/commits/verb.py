@@ -23,6 +23,7 @@ from attnbench.core.machine import Machine, this_machine
 from attnbench.core.record import FINDINGS
 from attnbench.core.settings import Settings
 from attnbench.core.store import named_run
+from attnbench.core.wire import plain
 from attnbench.features.commits import rounds, rows, view
 from attnbench.features.commits.asv_interface import Asv, CommitResults, ensure_machine
 from attnbench.report import tidy
@@ -121,7 +122,7 @@ def _variants(args: argparse.Namespace) -> int:
             results.append(one)
     results = pairs.corrected(results)
     if args.json:
-        cells = [one.to_dict() for one in results]
+        cells = plain(results)
         sides: dict[str, Any] = {"judged": both[0].label, "against": both[1].label}
         sides["computes"] = {row.label: row.computes for row in both}
         sides["tuned"] = {**plans[0].tuned, **plans[1].tuned}

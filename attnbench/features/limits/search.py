@@ -26,6 +26,7 @@ from attnbench.answer.search import (
 from attnbench.core import format
 from attnbench.core.machine import Machine, pace
 from attnbench.core.record import FINDINGS, NOT_TRIED, InvalidRecord, Probed, Record, Status
+from attnbench.core.wire import convert, plain
 from attnbench.sweep.engine import CELL_LIMIT_S, Engine, WorkerLost, lost_status, measure
 from attnbench.sweep.plan import Cell, make_plan
 from attnbench.sweep.presets import Preset
@@ -184,11 +185,11 @@ class LimitSearch(SizeSearch[Probed]):
             "gate": str(self.gated.status) if self.gated else None,
             "why": "" if best else why,
             "looks": [self._plain(look) for look in self.looks],
-            "problem": self.problem.to_dict(),
+            "problem": plain(self.problem),
         }
 
     def _plain(self, look: Look[Probed]) -> dict[str, Any]:
-        return {"size": look.size, "why": self.why(look.result), **look.result.to_dict()}
+        return {"size": look.size, "why": self.why(look.result), **plain(look.result)}
 
 
 def plan(
@@ -271,8 +272,8 @@ def _probe(
     """The worker's result of a size; None where only the wall clock ended it."""
     question = {
         "probe": {
-            "variant": search.variant.to_dict(),
-            "problem": sized(search.problem, search.by, size).to_dict(),
+            "variant": plain(search.variant),
+            "problem": plain(sized(search.problem, search.by, size)),
             "seed": seed,
             "timed": False,
         },
@@ -282,7 +283,7 @@ def _probe(
     patience_s = PATIENCE_S + PATIENCE_CALLS * search.budget.seconds
     limit_s = min(patience_s, left_s)
     try:
-        return Probed.from_dict(engine.ask(question, limit_s)["probe"])
+        return convert(engine.ask(question, limit_s)["probe"], Probed)
     except (InvalidRecord, KeyError, TypeError, ValueError) as error:
         engine.close()
         reason = f"the worker's answer is no probe: {error}"

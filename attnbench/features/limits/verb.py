@@ -61,7 +61,7 @@ def limits(command: argparse.Namespace) -> int:
     settings = settings_of(command, machine)
     name = f"limits-{datetime.now(UTC):{STAMP}}"
     facts = made_here(machine, by=command.by, budget=asdict(budget), seed=command.seed or 0)
-    facts["settings"] = settings.to_dict()
+    facts["settings"] = settings.facts()
 
     def save(*, stopped: bool) -> Path:
         """The file, whole or not at all, with a row for each variant in each phase."""

@@ -17,8 +17,8 @@ from torch.autograd.profiler import profile, record_function
 from torch.autograd.profiler_util import FunctionEvent, Interval
 
 from attnbench.core.device import Step, device_for
-from attnbench.core.job import Job
 from attnbench.core.record import Record, Status
+from attnbench.core.wire import Job, convert, plain
 from attnbench.gate.inputs import Call
 from attnbench.meter.cell import Bench
 from attnbench.meter.clocks import clock_for
@@ -47,14 +47,14 @@ def answer(bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
     A worker that has profiled is spoiled: the profiler has fragmented the heap, and what comes
     after would be slower for it.
     """
-    job = Job.from_dict(question["job"])
+    job = convert(question["job"], Job)
     if job.variant.ranks:
         reason = f"profile looks into one process, and {job.variant.label} runs over several"
-        return {"record": Record.of(job.variant, job.problem, Status.UNSUPPORTED, reason).to_dict()}
+        return {"record": plain(Record.of(job.variant, job.problem, Status.UNSUPPORTED, reason))}
     try:
         ready = bench.ready(job)
     except NotReady as stopped:
-        return {"record": stopped.record.to_dict()}
+        return {"record": plain(stopped.record)}
     try:
         return {"profile": profile_call(ready, question["trace"]), "spoiled": True}
     except Exception as error:
@@ -63,7 +63,7 @@ def answer(bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
             f"{type(error).__name__}: {error}"
         )
         record = Record.of(job.variant, job.problem, Status.FAILED, reason)
-        return {"record": record.to_dict(), "spoiled": True}
+        return {"record": plain(record), "spoiled": True}
 
 
 def profile_call(ready: Ready, trace: str) -> dict[str, Any]:
@@ -72,8 +72,8 @@ def profile_call(ready: Ready, trace: str) -> dict[str, Any]:
     inputs, dout = ready.values
     call, device = Call(problem, ready.attend, inputs), device_for(problem.device)
     _run_phases(call, dout)
-    plain = _time_plain(call, dout)
-    rounds = plain["forward_s"] + (plain["backward_s"] or 0.0)
+    took = _time_plain(call, dout)
+    rounds = took["forward_s"] + (took["backward_s"] or 0.0)
     rounds = max(LEAST_PROFILED, min(MOST_PROFILED, int(PROFILED_S / max(rounds, 1e-6))))
     if device.queued:  # no clock runs from here on
         warm_profiler(kernels_on=device.device.type)
@@ -90,14 +90,14 @@ def profile_call(ready: Ready, trace: str) -> dict[str, Any]:
     return {
         "variant": variant.label,
         "computes": variant.computes,
-        "problem": problem.to_dict(),
+        "problem": plain(problem),
         "slug": str(problem),
         "threads": torch.get_num_threads(),
         "note": note_of(ready.attend),
-        "plain": plain,
-        "phases": _profile_phases(call, dout, rounds, plain, trace),
-        "cost": work and {**work, "flop_rate": work["flops"] / plain["total_s"]},
-        "memory": {**memory.to_dict(), "scores_bytes": scores * problem.item_bytes},
+        "plain": took,
+        "phases": _profile_phases(call, dout, rounds, took, trace),
+        "cost": work and {**work, "flop_rate": work["flops"] / took["total_s"]},
+        "memory": {**plain(memory), "scores_bytes": scores * problem.item_bytes},
     }
 
 

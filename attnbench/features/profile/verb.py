@@ -14,10 +14,10 @@ import impls
 from attnbench.command.arguments import grid_changes
 from attnbench.command.terminal import say
 from attnbench.core.disk import StoreError, write_whole
-from attnbench.core.job import Job
 from attnbench.core.lock import lock_for
 from attnbench.core.machine import Machine, this_machine
-from attnbench.core.record import FINDINGS, Record
+from attnbench.core.record import FINDINGS, Record, read_record
+from attnbench.core.wire import Job, plain
 from attnbench.features.profile import view
 from attnbench.features.profile.why_slower import why_slower
 from attnbench.report import tidy
@@ -125,7 +125,7 @@ def profile_cells(
     profiles = []
     for cell in cells:
         trace = str((folder / f"trace-{slug(cell.variant.label)}.json").resolve())
-        job = Job(cell.variant, cell.problem, seed, timed=False).to_dict()
+        job = plain(Job(cell.variant, cell.problem, seed, timed=False))
         question = {"answer": PROFILER, "job": job, "trace": trace}
         try:
             answer = engine.ask(question, CELL_LIMIT_S)
@@ -134,6 +134,6 @@ def profile_cells(
             record = Record.of(cell.variant, cell.problem, status, lost.reason, detail=output)
             raise NotProfiled(record) from None
         if "profile" not in answer:
-            raise NotProfiled(Record.from_dict(answer["record"]))
+            raise NotProfiled(read_record(answer["record"]))
         profiles.append({**answer["profile"], "trace": trace})
     return profiles

@@ -109,7 +109,7 @@ class ModelSession:
                 "texts": len(self.texts),
             },
             wanted=options,
-            settings=self.settings.to_dict(),
+            settings=self.settings.facts(),
             tuned=TunedOptions(self.machine).lines(self.device),
         )
 

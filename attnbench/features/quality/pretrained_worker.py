@@ -23,6 +23,7 @@ import impls
 from attnbench.core.record import Error
 from attnbench.core.stats import StopRule
 from attnbench.core.stats import compare as compare_in_pairs
+from attnbench.core.wire import convert, plain
 from attnbench.features.quality.model import LONG
 from attnbench.features.quality.pretrained import LONGEST, model_folder
 from attnbench.features.quality.swappable import (
@@ -108,7 +109,7 @@ def cosines(a_tw: Tensor, b_tw: Tensor) -> list[float | None]:
 
 
 def judge_embeddings(
-    got_tw: Tensor, row: Variant, want_tw: Tensor, plain: Error, dtype: str
+    got_tw: Tensor, row: Variant, want_tw: Tensor, original: Error, dtype: str
 ) -> dict[str, Any]:
     """All figures of the embeddings; a row that computes softmax has to agree."""
     error, texts, wrong = embedding_error(got_tw, want_tw), len(want_tw), ""
@@ -116,14 +117,14 @@ def judge_embeddings(
         wrong = f"the embeddings of {not_finite} of {texts} texts are not numbers"
     elif row.exact:
         try:
-            budget.check("its embeddings", error, budget.Yardstick(plain, texts), dtype, None)
+            budget.check("its embeddings", error, budget.Yardstick(original, texts), dtype, None)
         except Wrong as beyond:
             wrong = f"it computes softmax by its row, and {beyond}"
     return {
         "status": "wrong" if wrong else "measured",
         "reason": wrong,
         "cosines": cosines(got_tw, want_tw),
-        "error": error.to_dict(),
+        "error": plain(error),
     }
 
 
@@ -177,9 +178,9 @@ def original(question: Mapping[str, Any]) -> Stages:
         embed(load_model(dtype, device, name), ids, together)
         for name, together in (("eager", TOGETHER), (ORIGINAL, TOGETHER), (ORIGINAL, 1))
     )
-    plain = reduce(worse, (embedding_error(form, want) for form in forms))
+    original = reduce(worse, (embedding_error(form, want) for form in forms))
     torch.save({"ids": ids, "vectors": want}, folder / "original.pt")
-    yield {"original": {"tokens": [len(x) for x in ids], "plain": plain.to_dict()}}
+    yield {"original": {"tokens": [len(x) for x in ids], "plain": plain(original)}}
 
     def hand_on(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **more: Any
@@ -204,7 +205,7 @@ def variant(question: Mapping[str, Any]) -> Stages:
     swappable.use(name)
     embeddings = embed(swappable.model, ids, together_for(row, dtype, device))
     figures = judge_embeddings(
-        embeddings, row, want, Error.from_dict(question["original"]["plain"]), dtype
+        embeddings, row, want, convert(question["original"]["plain"], Error), dtype
     )
     yield figures
     if figures["status"] == "wrong":

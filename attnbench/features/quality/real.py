@@ -17,6 +17,7 @@ from attnbench.command.progress import Progress
 from attnbench.core.evidence import Evidence
 from attnbench.core.format import roughly
 from attnbench.core.record import NOT_TRIED, Status
+from attnbench.core.wire import plain
 from attnbench.features.quality.pretrained import WORKER_MODULE, ModelSession, open_session
 from attnbench.features.quality.task import (
     QualityFigure,
@@ -81,7 +82,7 @@ def judge_sources(
             **{name: getattr(record, name) for name in names},
             "source": sources[cell.problem],
             "status": "refused" if refused else str(record.status),
-            "error": error.to_dict() if error else None,
+            "error": plain(error) if error else None,
             "skill": record.distance.skill if record.distance else None,
             "problem": str(cell.problem.with_(inputs="normal")),
         }

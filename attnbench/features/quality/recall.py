@@ -23,6 +23,7 @@ from attnbench.core.evidence import Evidence, made_here
 from attnbench.core.format import counted, duration, percent, roughly
 from attnbench.core.machine import Machine, pace, this_machine
 from attnbench.core.tuned import TunedOptions
+from attnbench.core.wire import plain
 from attnbench.features.quality.task import (
     Judgement,
     Result,
@@ -214,7 +215,7 @@ def run_training(job: TrainingJob) -> Row:
     """A row of evidence: how the training ended, and its checkpoints until then."""
     about = {"setting": asdict(job.setting), "seed": job.seed, "seconds": job.seconds}
     row = {**variant_row(job.variant), **about, "state_numbers": None, "curve": []}
-    values = {**vars(job), "variant": job.variant.to_dict(), "setting": asdict(job.setting)}
+    values = {**vars(job), "variant": plain(job.variant), "setting": asdict(job.setting)}
     question = {"device": job.setting.device, "job": values}
     with TaskWorker(job.threads) as worker:
         for stage in worker.stages(TRAIN, question, START_S + 2 * job.limit_s):

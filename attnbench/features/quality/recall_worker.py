@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from msgspec import convert
 from torch import Tensor, nn
 
 from attnbench.core.device import device_for
 from attnbench.core.format import roughly
+from attnbench.core.wire import convert
 from attnbench.features.quality import recall
 from attnbench.features.quality.recall import CAUSAL, NOTHING, Setting, TrainingJob, stream
 from attnbench.models.attention import Built
@@ -185,5 +185,5 @@ def _count(memory: Any) -> int:
 def train(question: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The stages of a training."""
     values = question["job"]
-    variant, setting = Variant.from_dict(values["variant"]), convert(values["setting"], Setting)
+    variant, setting = convert(values["variant"], Variant), convert(values["setting"], Setting)
     return Training(TrainingJob(**{**values, "variant": variant, "setting": setting})).stages()

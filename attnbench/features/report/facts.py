@@ -20,6 +20,7 @@ from attnbench.core import format
 from attnbench.core.format import positive
 from attnbench.core.record import NOT_TRIED, Record, Time
 from attnbench.core.settings import KEPT, allocator_of
+from attnbench.core.wire import plain
 from attnbench.features.report.contents import Contents
 from attnbench.report.figures.style import MARKERS, VariantLook
 from attnbench.report.scenes import ReportRun, Scene
@@ -300,7 +301,7 @@ def pack(contents: Contents, cells: Sequence[PageCell]) -> str:
     """``cells`` and ``panels`` by their numbers: as one word."""
     records = {}
     for cell in cells:
-        p, record = cell.record.problem, cell.record.to_dict()
+        p, record = cell.record.problem, plain(cell.record)
         if record["time"]:
             del record["time"]["samples_s"]
         where = cell.scene.regime if cell.scene else p.phase

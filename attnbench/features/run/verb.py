@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attnbench.command import arguments
 from attnbench.command.terminal import INTERRUPTED, finding, say
 from attnbench.core.format import duration, roughly
+from attnbench.core.wire import plain
 from attnbench.features.report.verb import report_of
 from impls.errors import CantBeDone
 
@@ -230,7 +231,7 @@ def _conclude(run: ReportRun, arguments: argparse.Namespace, took_s: float) -> i
         values = {
             "run": str(run.path),
             "selfcheck": trust,
-            "records": [record.to_dict() for record in records],
+            "records": [plain(record) for record in records],
             "answers": [answer.to_dict() for answer in answers(records)],
         }
         if layers:

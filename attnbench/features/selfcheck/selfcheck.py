@@ -16,6 +16,7 @@ from typing import Any
 
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.record import PROTOCOL, Record, Status
+from attnbench.core.wire import plain
 from attnbench.gate.plants import PLANTS, Plant
 from attnbench.sweep.engine import START_LIMIT_S, LocalEngine, measure
 from attnbench.sweep.plan import Cell
@@ -127,7 +128,7 @@ def judge(plant: Plant, record: Record, spent_s: float = 0.0) -> PlantOutcome:
     good = record.status is plant.status and re.search(plant.said, message) is not None
     if plant.shows is not None:
         where, least = plant.shows
-        value: Any = record.to_dict()
+        value: Any = plain(record)
         for name in where.split("."):
             value = value.get(name) if isinstance(value, Mapping) else None
         expected = f"{plant.status}, with {where} at least {least:g}"

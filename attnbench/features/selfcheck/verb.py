@@ -12,6 +12,7 @@ from attnbench.command import arguments
 from attnbench.command.progress import Progress
 from attnbench.command.terminal import INTERRUPTED, finding, say
 from attnbench.core.format import roughly
+from attnbench.core.wire import plain
 
 if TYPE_CHECKING:
     import argparse
@@ -121,7 +122,7 @@ def check(options: argparse.Namespace) -> int:
         progress.at(0, len(plan.to_run), guess_s, "the worker starts", begins_s=starting_s())
         records = sweep.check_cells(plan, engine, options.seed or 0, progress)
     if options.json:
-        print(json.dumps([r.to_dict() for r in records], indent=1))
+        print(json.dumps([plain(r) for r in records], indent=1))
     elif options.csv:
         tidy.show(map(view.check_row, records))
     else:

@@ -11,6 +11,7 @@ import msgspec
 
 from attnbench.command.terminal import say
 from attnbench.core.format import roughly
+from attnbench.core.wire import plain
 from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def show_list(arguments: argparse.Namespace) -> int:
         view.table(rows, table.broken, why=arguments.why)
         return 0
     listed = [
-        {**row.to_dict(), "computes": row.computes, **_availability(why, remedy)}
+        {**plain(row), "computes": row.computes, **_availability(why, remedy)}
         for row, why, remedy in rows
     ]
     for row in table.broken:
@@ -108,7 +109,7 @@ def show(arguments: argparse.Namespace) -> int:
     missing, text = _missing(row), mathematics(row.build)
     if arguments.json:
         about = {"mathematics": text, **_availability(*missing)}
-        print(json.dumps({**row.to_dict(), "computes": row.computes, **about}, indent=1))
+        print(json.dumps({**plain(row), "computes": row.computes, **about}, indent=1))
     elif arguments.csv:
         tidy.show(view.rows([(row, *missing)]))
     else:
@@ -169,8 +170,8 @@ def env(arguments: argparse.Namespace) -> int:
     facts: dict[str, Any] = {
         "taken": datetime.now(UTC).isoformat(timespec="seconds"),
         "protocol": PROTOCOL,
-        "machine": machine.to_dict(),
-        "settings": settings.to_dict(),
+        "machine": machine.facts(),
+        "settings": settings.facts(),
         "observed": observed,
         "notes": notes,
     }

@@ -7,7 +7,6 @@ because it looked best, so pairs of its own against the defaults decide whether 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +14,7 @@ from attnbench.answer.search import Look, SizeSearch
 from attnbench.core.format import counted, key_values, percent
 from attnbench.core.machine import Machine, this_machine
 from attnbench.core.stats import Comparison, Verdict
+from attnbench.core.wire import plain
 from attnbench.sweep.compare import Compared, compare_cell, pairs_guess_s
 from attnbench.sweep.engine import LocalEngine
 from attnbench.sweep.plan import Cell, make_plan
@@ -158,11 +158,11 @@ class Tuning(SizeSearch[Trial]):
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
         trials = [
-            {**t.compared.to_dict(), "options": t.options, "against": t.against, "final": t.final}
+            {**plain(t.compared), "options": t.options, "against": t.against, "final": t.final}
             for t in self.trials
         ]
         return {
-            "problem": self.problem.to_dict(),
+            "problem": plain(self.problem),
             "options": self.best,
             "complete": self.complete,
             "sentence": self.sentence(),
@@ -230,4 +230,4 @@ def pairs_by(
 def cell_of(tuning: Tuning, options: Options) -> Cell:
     """The variant of a tuning with some options."""
     row = tuning.row
-    return Cell(replace(row, given={**row.given, **options}), tuning.problem, None, 0.0)
+    return Cell(row.with_(given={**row.given, **options}), tuning.problem, None, 0.0)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace as replace_fields
 from functools import reduce
 from html import escape
 from pathlib import Path
@@ -30,6 +29,7 @@ from attnbench.core.call import CallForm
 from attnbench.core.disk import from_json, write_whole
 from attnbench.core.format import counted, duration, percent
 from attnbench.core.stats import Interval
+from attnbench.core.wire import convert, plain
 from impls.errors import CantBeDone
 from impls.operators import PARAMETERS
 from impls.problem import Problem
@@ -67,23 +67,18 @@ class Site(msgspec.Struct, frozen=True):
         """Forward and backward."""
         return self.seconds + self.backward_s
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        values = {**msgspec.structs.asdict(self), "problem": self.problem.to_dict()}
-        return {**values, "call": msgspec.json.decode(msgspec.json.encode(self.call))}
-
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Site:
-        """Back from :meth:`to_dict`; fields that a later version added are ignored. Raises
+    def read(cls, values: Mapping[str, Any]) -> Site:
+        """The site from its JSON values; fields that a later version added are ignored. Raises
         KeyError, TypeError, AttributeError or ValueError for what is none.
         """
-        fields = {name: values["problem"][name] for name in Problem().to_dict()}
+        fields = {name: values["problem"][name] for name in plain(Problem())}
         set_ones = PARAMETERS.keys() & values["problem"].keys()
         fields |= {name: values["problem"][name] for name in set_ones}
         if values.get("scale"):  # an earlier version had it beside the problem
             fields.setdefault("scale", values["scale"])
             values = {**values, "note": _without_scale(values.get("note", ""))}
-        site = msgspec.convert({**values, "problem": Problem.from_dict(fields)}, cls)
+        site = convert({**values, "problem": fields}, cls)
         if site.calls < 1 and not site.via.endswith("compiled"):  # of an earlier version
             raise ValueError(f"calls of {site.site} is {site.calls}")
         return site
@@ -217,15 +212,14 @@ class SeenCalls(msgspec.Struct):
                 spent[site.problem] = spent.get(site.problem, 0.0) + site.total_s
         return sorted(spent, key=lambda p: -spent[p])
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        values = msgspec.structs.asdict(self)
-        return {"calls": FORMAT, **values, "sites": [s.to_dict() for s in self.sites]}
+    def facts(self) -> dict[str, Any]:
+        """As its file holds them."""
+        return {"calls": FORMAT, **plain(self)}
 
     def write(self, path: Path) -> None:
         """Replace the file as a whole; raises :class:`CantBeDone` where it can't be written."""
         try:
-            write_whole(path, (json.dumps(self.to_dict(), indent=1) + "\n").encode(), sync=False)
+            write_whole(path, (json.dumps(self.facts(), indent=1) + "\n").encode(), sync=False)
         except OSError as error:
             raise CantBeDone(f"can't write {path}: {error.strerror}") from None
 
@@ -245,7 +239,7 @@ class SeenCalls(msgspec.Struct):
                 f"{path} holds no captured calls; 'attnbench capture -- PROGRAM' makes such a file"
             )
         try:
-            sites = [Site.from_dict(s) for s in values.get("sites", [])]
+            sites = [Site.read(s) for s in values.get("sites", [])]
             return msgspec.convert({**values, "sites": sites}, cls)
         except KeyError as error:
             raise CantBeDone(f"the calls in {path} are damaged: {error} is missing") from None
@@ -270,7 +264,7 @@ class Gathered:
         """
         for site in sites:
             p = site.problem
-            bare = p.with_(q_len=1, kv_len=1, mask=replace_fields(p.mask, parts=()))
+            bare = p.with_(q_len=1, kv_len=1, mask=p.mask.of(()))
             names = str(p.mask) if any(m.file for m in p.mask.parts) else p.mask.kinds
             how = site.call and site.call.kind
             kind = site.site, site.via, site.note, site.faithful, bare, names, how

@@ -56,7 +56,7 @@ def capture(arguments: argparse.Namespace) -> int:
         seconds=arguments.seconds,
     )
     if arguments.json:
-        print(json.dumps(calls.to_dict()))
+        print(json.dumps(calls.facts()))
     else:
         show(calls, out)
     if status:

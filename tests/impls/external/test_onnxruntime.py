@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnbench.core.job import Job
+from attnbench.core.wire import Job
 from attnbench.gate.inputs import make
 from attnbench.meter.cell import Bench
 from impls.external import onnxruntime as adapter

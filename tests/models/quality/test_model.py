@@ -15,6 +15,7 @@ from attnbench.core.machine import this_machine
 from attnbench.core.process import Worker, WorkerLost
 from attnbench.core.record import Distance, Record, Status
 from attnbench.core.settings import Settings
+from attnbench.core.wire import convert, plain
 from attnbench.features.quality import pretrained, real, task
 from attnbench.features.quality import pretrained_worker as worker
 from attnbench.features.quality import worker as process
@@ -98,11 +99,11 @@ def test_a_worker_that_is_lost_costs_the_variant_what_has_not_arrived(tried, sta
 def test_made_up_inputs_and_each_layer_are_judged_and_each_cell_is_a_row(tmp_path, monkeypatch):
     def judge(question, limit_s):
         """In place of a worker of the gate: the same figures for each problem."""
-        problem = Problem.from_dict(question["job"]["problem"])
+        problem = convert(question["job"]["problem"], Problem)
         far = Distance(relative=0.25, max=1.0, worst_row=0.5, cosine=0.9, skill=0.75)
         figures = {"error": {}, "distance": far, "entropy": 0.6}
         topk = impls.table().find("topk")
-        return {"record": Record.of(topk, problem, Status.MEASURED, **figures).to_dict()}
+        return {"record": plain(Record.of(topk, problem, Status.MEASURED, **figures))}
 
     file, x = str(tmp_path / "layer-0.npz"), np.ones((2, 2, 8, 8), "float32")
     np.savez(file, q=x, k=x, v=x)

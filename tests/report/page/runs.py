@@ -6,6 +6,7 @@ from pathlib import Path
 
 from attnbench.core import record as form
 from attnbench.core.record import Distance, Error, Memory, Record, Status, Time, Work
+from attnbench.core.wire import plain
 from attnbench.features.report import contents
 from attnbench.report.figures.style import looks
 from attnbench.report.scenes import ReportRun, gather, scenes
@@ -166,7 +167,7 @@ def filled(folder, *records, **header):
 
 def changed(record, **values):
     """A line of what no attnbench writes: ``time__median_s=NAN``."""
-    told = record.to_dict()
+    told = plain(record)
     for path, value in values.items():
         *way, last = path.split("__")
         part = told

@@ -45,7 +45,7 @@ ROWS = [
 
 def claims_file(rows=ROWS):
     started = "2026-03-04T05:06:07+00:00"
-    made = {"machine": BOX.to_dict(), "started": started, "command": "attnbench reproduce"}
+    made = {"machine": BOX.facts(), "started": started, "command": "attnbench reproduce"}
     return json.dumps({"kind": "reproduce", "made": made, "rows": rows, "schema": 1})
 
 

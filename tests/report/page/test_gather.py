@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from attnbench.core.wire import plain
 from attnbench.features.report.contents import about, commands
 from attnbench.report.scenes import gather, scenes
 from tests.report.page import runs
@@ -26,7 +27,7 @@ def test_each_record_comes_with_its_line_and_each_run_with_its_number(tmp_path):
     assert found == [(0, "two", 3), (1, "one", count)]
     lines = (first / "records.jsonl").read_text().splitlines()
     for record, line in zip(one.records, one.lines, strict=True):
-        assert json.loads(lines[line - 1]) == record.to_dict()
+        assert json.loads(lines[line - 1]) == plain(record)
     assert two.notes == ("left out, for there is no record in it: void",)
     assert (one.machine, one.notes) == ("slow-box-2c", ())
 
