@@ -397,7 +397,7 @@ def test_a_program_is_answered_with_its_own_number_of_threads(chooses, tmp_path,
         assert seen.pop() == threads
 
 
-def test_what_needs_the_log_sum_exp_takes_no_variant():
+def test_what_needs_the_log_sum_exp_takes_a_variant_that_was_measured_with_it():
     p = problem(512)
     form = msgspec.structs.replace(FORM, api="flex compiled", returns="lse")
     site = Site(p, "a.py:1", "flex", 9, 1.0, call=form)
@@ -407,6 +407,10 @@ def test_what_needs_the_log_sum_exp_takes_no_variant():
     assert calls._rivals(choice, site, table, trains=True) == []
     read = msgspec.structs.replace(site, call=msgspec.structs.replace(form, returns=""))
     assert calls._rivals(choice, read, table, trains=True) == ["chunked", "matmul"]
+    asked = msgspec.structs.replace(site, problem=p.with_(lse=True))
+    assert calls._rivals(choice, asked, table, trains=True) == ["chunked", "matmul"]
+    code = calls.lines("chunked", asked.problem, calls.details_of(asked))
+    assert code[-1] == 'out, lse = attend(q, k, v, mask="causal", return_lse=True)'
 
 
 def test_an_answer_that_can_not_be_checked_by_running_the_program_is_still_given(

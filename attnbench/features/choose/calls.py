@@ -165,7 +165,8 @@ def details_of(site: Site) -> CallDetails:
     form = site.call
     if form is None:
         return PLAIN
-    return CallDetails(dropout=form.dropout, returns="" if form.unread else form.returns)
+    returns = "" if form.unread or form.returns in site.problem.parameters else form.returns
+    return CallDetails(dropout=form.dropout, returns=returns)
 
 
 def _prices(

@@ -129,6 +129,10 @@ flash_attn: flash_attn_varlen_func(PACKED, PACKED, PACKED, STARTS, STARTS, 7, 7,
     -> b1 h4/4 n12 d8 f32 causal+document:5,7
 flash_attn: flash_attn_func(Q, K, K, softmax_scale=0.5, softcap=30.0) \
     -> b2 h4/2 n12 d8 f32 none forward scale 0.5 softcap 30
+flash_attn: flash_attn_func(Q, K, K, return_attn_probs=True) \
+    -> b2 h4/2 n12 d8 f32 none forward lse
+flash_attn.cute: flash_attn_func(Q, K, K, causal=True, return_lse=True) \
+    -> b2 h4/2 n12 d8 f32 causal forward lse
 flash_attn.cute: flash_attn_func(Q, K, K, causal=True, learnable_sink=SLOPES) \
     -> b2 h4/2 n12 d8 f32 causal forward sinks
 flash_attn.cute: flash_attn_func(Q, K, K, window_size=(2, 1)) -> b2 h4/2 n12 d8 f32 window:2,1
@@ -146,7 +150,6 @@ diffusers.models.attention_dispatch: dispatch_attention_fn(Q, K, K, ENDS, scale=
     -> b2 h4/2 n12 d8 f32 padding:12,7
 """
 UNLIKE = """
-flash_attn: flash_attn_func(Q, K, K, return_attn_probs=True) -> log-sum-exp
 flash_attn: flash_attn_func(Q, K, K, alibi_slopes=SLOPES) -> ALiBi
 flash_attn: flash_attn_with_kvcache(Q[:, :1], K, K, cache_seqlens=STARTS[1:]) -> fill a part
 flash_attn: flash_attn_varlen_func(PACKED, PACKED, PACKED, STARTS, STARTS // 2, 7, 7) \\
@@ -193,6 +196,21 @@ def test_what_a_problem_can_not_describe_counts_and_says_why(installed, module, 
     site, calls = run(module, call)
     assert site.calls == 1 and why in site.note and calls.problems() == []
     assert site.share is not None
+
+
+def test_a_log_sum_exp_that_nobody_reads_is_no_part_of_the_problem(installed):
+    with attnbench.capture() as calls:
+        from flash_attn import flash_attn_func
+
+        flash_attn_func(Q, K, K, return_attn_probs=True)[0]
+    assert only(calls).faithful and not only(calls).problem.lse
+
+
+def test_what_torchs_packed_attention_gives_besides():
+    aux = import_module("torch.nn.attention.varlen").AuxRequest
+    values = {"query": x(12, 4), "key": x(12, 4), "value": x(12, 4), "return_aux": aux(lse=True)}
+    assert call_of("varlen_attn", values).returns == "lse"
+    assert call_of("varlen_attn", {**values, "return_aux": aux()}).returns == ""
 
 
 def test_a_gradient_ends_at_what_the_program_gave(installed):
