@@ -238,6 +238,14 @@ def test_a_layer_that_packs_says_its_documents_and_one_that_unpads_its_padding(p
     assert mask == ("causal+document:5,7" if packs else "causal+padding:5,7")
 
 
+def test_a_layer_that_asks_for_log_sums_on_its_own_account_hands_none_on():
+    q = x(1, 4, 12)
+    inner = call_of("flex", {"q": q, "k": q, "v": q, "return_lse": True}, heads_first=True)
+    assert inner.returns == "lse"
+    call = layer_call("transformers flex_attention", None, (q,) * 3, None, [lambda: inner], {})
+    assert call.returns == "" and call.full_form().returns == ""
+
+
 def test_torchs_own_packed_attention_is_read_by_the_names_that_it_has():
     varlen_attn = import_module("torch.nn.attention.varlen").varlen_attn
     read = {"query", "key", "value", "cu_seq_q", "cu_seq_k", "window_size", "scale", "seqused_k"}
