@@ -158,6 +158,9 @@ def test_an_operator_that_is_called_by_its_name_is_seen_once(call):
     assert site.via == "sdpa" if call is by_binding else site.via.startswith("aten ")
 
 
+SLOW = pytest.mark.slow  # it compiles
+
+
 def both(q):
     out, log_sums = OPERATOR(q, q, q, 0.0, True)
     return out, log_sums
@@ -177,7 +180,10 @@ def one_by_binding_compiled(q):
     return torch.compile(lambda x: (getattr(torch, FLASH)(x, x, x, 0.0, True)[0] * 2,))(q)
 
 
-@pytest.mark.parametrize("call", [both, both_by_binding, one_of_two, one_by_binding_compiled])
+@pytest.mark.parametrize(
+    "call",
+    [both, both_by_binding, one_of_two, pytest.param(one_by_binding_compiled, marks=SLOW)],
+)
 def test_the_log_sum_exp_of_an_operator_is_asked_for_where_it_is_read(call):
     q, _, _ = qkv()
     plain = call(q)
