@@ -22,6 +22,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -172,6 +173,10 @@ NO_SPILLS = (64, 128)
 MOST_SPILLED, MOST_SPILLED_WIDE = 128, 768
 """Bytes that a thread of triton.flash may store to memory for want of registers: of two bytes a
 number up to 128 wide, and else."""
+MOST_SPILLED_DELTA = 24
+"""Of the delta rules: float32 with a decay a channel, 128 wide, on a B200, and gated_delta on an
+A100; 4 or none elsewhere."""
+DELTA = {"triton.gated_delta", "triton.kda"}
 SHARED_BYTES_A_CLOCK = {"forward": 96, "backward_keys": 128}
 """Of triton.flash, 128 wide, on Hopper."""
 COVERED = 0.95
@@ -202,12 +207,7 @@ def broken(launch: Launch) -> list[str]:
         lines.append("its wgmma are serialized")
     if launch["shared"] > CHIPS[capability].shared * KIB:
         lines.append(f"no SM can hold a block with {launch['shared']} bytes of shared memory")
-    if hopper and launch["dtype"] == "bfloat16" and width in NO_SPILLS:
-        lines += over("spilled", 0)
-    elif row == "triton.flash":
-        lines += over(
-            "spilled", MOST_SPILLED if half and width <= NO_SPILLS[-1] else MOST_SPILLED_WIDE
-        )
+    lines += over("spilled", _most_spilled(launch))
     lines += _tensor_cores(launch)
     if hopper and half and width == 128:
         if row == "triton.flash" and kernel in SHARED_BYTES_A_CLOCK:
@@ -218,6 +218,16 @@ def broken(launch: Launch) -> list[str]:
     if row == "gluon.flash" and launch["unseen_releases"]:
         lines.append("it releases tiles before all warps have waited for their product")
     return lines
+
+
+def _most_spilled(launch: Launch) -> float:
+    """The bytes that a thread may spill."""
+    row, dtype, narrow = launch["row"], launch["dtype"], launch["head_dim"] <= NO_SPILLS[-1]
+    if launch["capability"] == 90 and dtype == "bfloat16" and launch["head_dim"] in NO_SPILLS:
+        return 0
+    if row == "triton.flash":
+        return MOST_SPILLED if dtype != "float32" and narrow else MOST_SPILLED_WIDE
+    return MOST_SPILLED_DELTA if row in DELTA else inf
 
 
 def _tensor_cores(launch: Launch) -> list[str]:

@@ -106,7 +106,9 @@ def test_show_gives_the_mathematics_at_the_top_of_the_file():
     module = impls.table().rows["online"].build.partition(":")[0]
     text = Path(importlib.util.find_spec(module).origin).read_text()
     mathematics = ast.get_docstring(ast.parse(text))
-    assert " ".join(mathematics.split()) in " ".join(well("show", "online").stdout.split())
+    shown = " ".join(well("show", "online").stdout.split())
+    assert " ".join(mathematics.split()) in shown
+    assert "scale, softcap second output lse [batch, heads, q_len] if asked shapes" in shown
     assert json.loads(well("show", "online", "--json").stdout)["mathematics"] == mathematics
 
 

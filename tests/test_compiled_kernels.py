@@ -125,6 +125,14 @@ def test_a_sound_launch_breaks_no_bound():
         {"row": "gluon.flash", "covered": 0.93},
         {"row": "gluon.flash", "unseen_releases": 1},
         {"row": "triton.decode", "kernel": "read_keys", "spilled": 8},
+        {
+            "row": "triton.kda",
+            "kernel": "walk",
+            "capability": 100,
+            "dtype": "float32",
+            "multiplies": {},
+            "spilled": 28,
+        },
     ],
 )
 def test_a_fault_breaks_a_bound(fault):

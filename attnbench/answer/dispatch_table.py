@@ -12,9 +12,10 @@ As a file it is JSON::
 
 Lengths are of the keys, both ends included; ``queries`` is how many there are, ``"same"`` for as
 many as keys. An entry whose calls set parameters has them: ``"parameters": {"softcap": 50.0,
-"sinks": true}``. ``inputs`` in ``made`` are the kinds of inputs on which the gate passed each
-variant; it may be missing. Of the ranges that speak of a call the first counts. Only what is
-exactly softmax attention may stand in a table: a program that calls it asked for no other operator.
+"sinks": true, "lse": true}``. ``inputs`` in ``made`` are the kinds of inputs on which the gate
+passed each variant; it may be missing. Of the ranges that speak of a call the first counts. Only
+what is exactly softmax attention may stand in a table: a program that calls it asked for no other
+operator.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ SAME = "same"
 AGAIN = "make one with 'attnbench choose --export'"
 
 SOFTMAX = operator("softmax")
-SETTINGS = (*SOFTMAX.numbers, *SOFTMAX.further)
+SETTINGS = (*SOFTMAX.numbers, *SOFTMAX.further, *SOFTMAX.outputs)
 """What a call can set."""
 PHASES = ("forward", "train", "decode")
 """Phases of a call; nobody calls a backward alone."""

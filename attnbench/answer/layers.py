@@ -60,19 +60,27 @@ def layer_problems(grid: Preset) -> Iterator[tuple[str, int, str, Problem]]:
                 yield kind, part.layers, part.operator, problem
 
 
+def layers_of(header: Mapping[str, Any]) -> list[tuple[str, int, str, Problem]]:
+    """The layers of a run's grid, where that is a model's; none of another."""
+    grid = header.get("grid")
+    preset = convert(grid, Preset) if isinstance(grid, Mapping) else None
+    if preset is None or not any(part.layers for part in preset.parts):
+        return []
+    return list(layer_problems(preset))
+
+
 def layer_choices(records: Sequence[Record], header: Mapping[str, Any]) -> list[LayerChoice]:
     """The choices that a run's records allow, where its grid is a model's; none for another."""
-    grid = convert(header["grid"], Preset)
-    if not any(part.layers for part in grid.parts):
+    if not (layers := layers_of(header)):
         return []
     table = impls.table(header["tables"])
     return [
         LayerChoice(
             kind,
-            layers,
+            count,
             choose([r for r in records if r.problem == p], p, Wants(operator=operator), table),
         )
-        for kind, layers, operator, p in layer_problems(grid)
+        for kind, count, operator, p in layers
     ]
 
 

@@ -52,7 +52,7 @@ def mends(
     """
     alike = [call for call in others if _one_token(call[1]) == _one_token(problem)]
     unlike = [call for call in others if call not in alike]
-    if form.api in ("products", "eager") and beyond_torch(problem):
+    if form.api in ("products", "eager", "sdpa") and beyond_torch(problem):
         return list(_gradients(form))  # the mask, too, is changed by calling torch's function
     masks = []
     for mend in _masks(form, problem):

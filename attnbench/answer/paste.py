@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import impls
-from attnbench.core.call import BACKENDS
+from attnbench.core.call import BACKENDS, RETURNS
 from impls import Table, own_rows
 from impls.errors import CantBeDone
 from impls.masks import Mask
@@ -75,7 +75,7 @@ PLAIN = CallDetails()
 def can_serve(row: Variant, details: CallDetails) -> str | None:
     """None where the variant can do what the call asks for, else a sentence."""
     if details.returns:
-        words = {"lse": "log-sum-exp"}.get(details.returns, details.returns)
+        words = RETURNS.get(details.returns, details.returns)
         if details.returns in row.parameters:
             return (
                 f"{row.label} is measured without the {words}, and the call needs it: --"

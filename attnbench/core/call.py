@@ -23,6 +23,8 @@ BACKENDS = {
     "cudnn": "CUDNN_ATTENTION",
 }
 """torch's kernels, by what :class:`torch.nn.attention.SDPBackend` calls them."""
+RETURNS = {"lse": "log-sum-exp"}
+"""What a second result is called in words."""
 AXES = "bhnd"
 
 
@@ -110,7 +112,8 @@ class CallForm(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.disabled:
             some.append(f"{', '.join(BACKENDS[x] for x in self.disabled)} switched off")
         if self.returns:
-            some.append(f"returns its {self.returns}" + ", which nobody reads" * self.unread)
+            what = RETURNS.get(self.returns, self.returns)
+            some.append(f"returns its {what}" + ", which nobody reads" * self.unread)
         if self.gradient and not self.asked:
             some.append("gradients are on and nobody asks for one")
         return some

@@ -103,7 +103,7 @@ def fill_empty_rows(out: Tensor, value: Tensor, mask: Tensor | None, eager: bool
     return torch.where(empty, mean, out)
 
 
-def _each(result: Any) -> tuple[Any, ...]:
+def each(result: Any) -> tuple[Any, ...]:
     """The outputs of a call, however many there are."""
     return result if isinstance(result, tuple) else (result,)
 
@@ -224,7 +224,7 @@ class Built:
             return out
         if mask.requires_grad and (dropout_p or dict(call.settings).keys() - {"scale"}):
             raise self._refused(NO_BIAS_GRADIENT)
-        out, *besides = _each(out)
+        out, *besides = each(out)
         out = with_bias_gradient(out, *qkv, (mask,), scale, is_causal)
         out = out if "sinks" in inputs else fill_empty_rows(out, v_bcme, mask)
         return (out, *besides) if besides else out
@@ -367,7 +367,7 @@ class Built:
                 out, state = attend(q_bhnd, *kv, return_state=True, **inputs)
             else:
                 out = attend(q_bhnd, *kv, **inputs)
-            out, *besides = _each(out)
+            out, *besides = each(out)
             if self.row.reuses_output:  # a later call would write to it
                 out, besides = out.clone(), [x.clone() for x in besides]
             out, besides = laid_out_as(out, q_bhnd), [*besides, *[state] * return_state]

@@ -4,14 +4,14 @@
 
     F.scaled_dot_product_attention = attnbench.dispatch("table.json")
 
-The function is called as torch's own is, or with ``softcap`` and ``sinks`` besides, and hands each
-call to the variant that was fastest on it. The choice is made once for calls that are alike and
-kept, so that a later one costs some microseconds; a variant is built for the lengths that it is
-called with, so the first call of new lengths costs more. What the table does not cover, and calls
-that are traced, transformed or have tensors without values, go to torch's own function, and a
-:class:`DispatchWarning` says so, once for each; those with a soft cap or sinks, which that has not,
-go to ``matmul``. Under ``torch.compile`` the graph breaks around a call: what was measured is what
-runs.
+The function is called as torch's own is, or with ``softcap``, ``sinks`` and ``return_lse`` besides,
+and hands each call to the variant that was fastest on it. The choice is made once for calls that
+are alike and kept, so that a later one costs some microseconds; a variant is built for the lengths
+that it is called with, so the first call of new lengths costs more. What the table does not cover,
+and calls that are traced, transformed or have tensors without values, go to torch's own function,
+and a :class:`DispatchWarning` says so, once for each; those with a soft cap, sinks or a
+log-sum-exp, which that has not, go to ``matmul``. Under ``torch.compile`` the graph breaks around a
+call: what was measured is what runs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CHOICES = 256  # kinds of calls for which the choice is kept, with what was buil
 BETWEEN = (__name__, "torch._dynamo.eval_frame")
 """Modules whose frames lie between the caller and the warning."""
 TORCHS, PLAIN_FORM = "torch's own function", "matmul"
-"""Where calls go that the table does not cover: torch's function has no soft cap and no sinks."""
+"""Where calls go that the table does not cover: torch's function has nothing but a scale."""
 PLAIN = (Tensor, torch.nn.Parameter)  # other classes of tensors do things of their own
 
 
@@ -202,10 +202,15 @@ class Dispatch:
         *,
         softcap: float | None = None,
         sinks: Tensor | None = None,
-    ) -> Tensor:
-        """Attention, by whichever variant the table has for this call."""
+        return_lse: bool = False,
+    ) -> Any:
+        """Attention, by whichever variant the table has for this call; with ``return_lse``
+        (out, lse).
+        """
         attend, inputs = None, {} if sinks is None else {"sinks": sinks}
-        rest = TORCHS if sinks is None and softcap is None else PLAIN_FORM
+        numbers = {"scale": scale, "softcap": softcap, "lse": return_lse or None}
+        settings = _settings(query, numbers, inputs)
+        rest = TORCHS if {*dict(settings)} <= {"scale"} else PLAIN_FORM
         if not getattr(self._inside, "a_variant", False):
             tensors = (query, key, value, *inputs.values())
             if (why := _unusual(tensors, attn_mask, dropout_p)) is not None:
@@ -216,7 +221,7 @@ class Dispatch:
                     tuple(x.dtype for x in tensors),
                     tuple(x.device for x in tensors),
                     is_causal,
-                    _settings(query, scale, softcap, inputs),
+                    settings,
                     enable_gqa,
                     torch.is_grad_enabled() and any(x.requires_grad for x in tensors),
                 )
@@ -231,8 +236,8 @@ class Dispatch:
                 self._inside.a_variant = False
         if rest == PLAIN_FORM:
             more: Any = {"scale": scale, "dropout_p": dropout_p, "softcap": softcap, **inputs}
-            out: Tensor = plain()(query, key, value, attn_mask, is_causal=is_causal, **more)
-            return out
+            more |= {"is_causal": is_causal, "return_lse": return_lse}
+            return plain()(query, key, value, attn_mask, **more)
         return torch_sdpa(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
@@ -283,14 +288,13 @@ def plain() -> Built:
 
 
 def _settings(
-    query: Tensor, scale: float | None, softcap: float | None, inputs: Mapping[str, Tensor]
+    query: Tensor, numbers: Mapping[str, Any], inputs: Mapping[str, Tensor]
 ) -> tuple[tuple[str, Any], ...]:
     """The parameters that a call sets."""
-    width = query.shape[-1] if query.dim() else 0
-    values: dict[str, Any] = dict.fromkeys(inputs, True)
-    if scale is not None and not (width and is_usual(scale, width)):
-        values["scale"] = scale
-    return tuple({**values, **({} if softcap is None else {"softcap": softcap})}.items())
+    width, scale = query.shape[-1] if query.dim() else 0, numbers["scale"]
+    usual = scale is not None and width and is_usual(scale, width)
+    values = {n: x for n, x in numbers.items() if x is not None and not (n == "scale" and usual)}
+    return tuple({**dict.fromkeys(inputs, True), **values}.items())
 
 
 def _unusual(qkv: Sequence[Tensor], mask: Tensor | None, dropout: float) -> str | None:

@@ -25,7 +25,7 @@ from attnbench.core.call import BACKENDS, CallForm, TensorForm
 from attnbench.core.stats import StopRule, compare
 from attnbench.core.wire import convert
 from attnbench.meter.clocks import clock_for
-from attnbench.models.attention import attention
+from attnbench.models.attention import attention, each
 from impls.errors import CantBeDone
 from impls.masks import OF_DATA
 from impls.operators import inputs as inputs_of
@@ -34,6 +34,7 @@ from impls.problem import Problem
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "bfloat16": 2e-2, "float16": 4e-3}
 """Largest relative distance of the outputs of two kernels of one call, by dtype."""
 WARM = 3
+FLEX = ("flex", "flex compiled")
 Values = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
@@ -89,12 +90,13 @@ class Replay:
         """The output, and the gradients that are asked for."""
         self._nothing()
         self._run()
-        out = self._out.detach()
-        out = out.reshape(self.problem.output_shape)
+        out, *besides = each(self._out)
+        sums = [x.detach().nan_to_num(neginf=0.0) for x in besides]  # of rows that see nothing
+        results = [out.detach().reshape(self.problem.output_shape), *sums]
         if not self.problem.gradients:
-            return [out]
+            return results
         ends = (*self._qkv, *self._further.values())
-        return [out, *(x.grad for x in ends if x.grad is not None)]
+        return [*results, *(x.grad for x in ends if x.grad is not None)]
 
     def _nothing(self) -> None:
         self._out = None
@@ -126,7 +128,11 @@ class Replay:
                 q, k, v = (x.contiguous() for x in (q, k, v))
             self._out = self._attend(q, k, v, self._mask, **self._further)
         if self.problem.gradients and form.gradient:
-            self._out.backward(self._dout.reshape(self._out.shape).to(self._out.dtype))
+            out, *besides = each(self._out)
+            # torch's own kernels have no gradient through the log-sum-exp
+            besides = besides if form.api in FLEX else []
+            above = [self._dout.reshape(out.shape).to(out.dtype), *map(torch.ones_like, besides)]
+            torch.autograd.backward([out, *besides], above)
         return self._out
 
 
@@ -210,11 +216,12 @@ class Taking(msgspec.Struct, frozen=True):
         """The function; what it makes of a mask is kept while the mask's tensor is the same."""
         form, mask = call.form, call.problem.mask
         settings = call.problem.settings
+        returns = {"return_lse": True} if call.problem.lse else {}
         function = attention(self.variant, self.tables)
         by_name = not self.by_model and OF_DATA.isdisjoint(mask.kinds)
 
         def attend(q: Tensor, k: Tensor, v: Tensor, tensor: Tensor | None, **more: Tensor) -> Any:
-            how: Any = {"dropout_p": form.dropout, **settings, **more}
+            how: Any = {"dropout_p": form.dropout, **settings, **more, **returns}
             if by_name or tensor is None:
                 return function(q, k, v, mask=mask, **how)
             return function(q, k, v, tensor, is_causal=form.is_causal, **how)
@@ -232,6 +239,8 @@ def _attend(form: CallForm, problem: Problem) -> Attend:
             return _written_out(form, problem)
         case "mha" if form.returns == "weights":
             return _with_weights(form, problem)
+        case "sdpa" if problem.lse:
+            return _with_log_sums(form, problem)
         case "sdpa" | "mha":
             causal, grouped = form.is_causal, form.enable_gqa
 
@@ -242,6 +251,20 @@ def _attend(form: CallForm, problem: Problem) -> Attend:
 
             return attend
     raise CantBeDone(f"how {form.api} is called is not known")
+
+
+def _with_log_sums(form: CallForm, problem: Problem) -> Attend:
+    """The operator of torch that gives its log-sum-exp, where one is known by its kernel."""
+    if form.kernel != "flash" or problem.device != "cpu":
+        raise CantBeDone(f"how torch's {form.kernel} gives its log-sum-exp is not known here")
+    words: Any = form.dropout, form.is_causal
+    scale = problem.settings.get("scale")
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Any:
+        operator = torch._scaled_dot_product_flash_attention_for_cpu
+        return operator(q, k, v, *words, attn_mask=mask, scale=scale)
+
+    return attend
 
 
 def _written_out(form: CallForm, problem: Problem) -> Attend:
@@ -288,7 +311,7 @@ def _with_weights(form: CallForm, problem: Problem) -> Attend:
 def _flex(form: CallForm, problem: Problem) -> Attend:
     from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
-    from impls.score_mask import beside_sinks
+    from impls.score_mask import beside_sinks, closed_log_sums
     from impls.sparse.flex_kernel import score_mod
 
     shape, device, scale = problem.shape, problem.device, problem.settings.get("scale")
@@ -300,10 +323,11 @@ def _flex(form: CallForm, problem: Problem) -> Attend:
     def attend(
         q: Tensor, k: Tensor, v: Tensor, _: Tensor | None, sinks: Tensor | None = None
     ) -> Any:
-        if sinks is None:
+        if sinks is None and not problem.lse:
             return function(q, k, v, block_mask=plan, **how)
         out, more = function(q, k, v, block_mask=plan, return_aux=AuxRequest(lse=True), **how)
-        return beside_sinks(out, more.lse, sinks)
+        out = out if sinks is None else beside_sinks(out, more.lse, sinks)
+        return (out, closed_log_sums(more.lse, sinks, None)) if problem.lse else out
 
     return attend
 

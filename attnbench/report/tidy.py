@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from attnbench.answer.layers import layers_of
 from attnbench.answer.ranking import EXACT, Answer, answers
 from attnbench.core.format import figures
 from attnbench.core.wire import plain
@@ -136,6 +137,9 @@ def measurements(run: ReportRun) -> Iterator[Row]:
     sustained = any(r.time and r.time.sustained_s for r in run.records)
     kept = any(r.distance and r.distance.kept is not None for r in run.records)
     parts = dict.fromkeys(name for record in run.records for name in record.parts)
+    kinds: dict[Problem, list[str]] = {}
+    for kind, _, _, problem in layers_of(run.header):
+        kinds.setdefault(problem, []).append(kind)
     for record in run.records:
         at, t, far = _place(record), record.time, record.distance
         verdict = record.status.words
@@ -146,6 +150,7 @@ def measurements(run: ReportRun) -> Iterator[Row]:
         yield {
             "variant": record.variant,
             "computes": record.computes,
+            **({"kind": "; ".join(kinds.get(record.problem, []))} if kinds else {}),
             **of_problem(record.problem),
             **{name: getattr(record.problem, name) for name in settings},
             **({"world": at[1] or 1} if ranks else {}),

@@ -9,6 +9,7 @@ from impls.spec import DEVICES, NO_GRADIENT, Variant
 
 _HALF = ("bfloat16", "float16")
 _FLASH = ("none", "causal", "window", "document")
+_LSE = ("scale", "lse")
 _WHOLE = ("forward", "train", "backward")
 _FSA = ("flash-sparse-attn>=2.0.6", "triton>=3.6", "sm>=80")
 _SWAPS = tuple(
@@ -51,33 +52,33 @@ def _fla(
 ROWS = [
     _row(
         "flash_attn2", "FlashAttention-2", "flash_attn2:build", "flash-attn",
-        masks=(*_FLASH, "alibi"), value_dim=False, head_dims=(1, 256),
+        parameters=_LSE, masks=(*_FLASH, "alibi"), value_dim=False, head_dims=(1, 256),
         requires=("flash-attn>=2.6", "sm>=80"), paper="arXiv:2307.08691",
     ),
     _row(
         "flash_attn3", "FlashAttention-3 for Hopper, built from source", "flash_attn3:build",
-        "flash-attn-3", masks=_FLASH, head_dims=(8, 256), requires=("flash-attn-3", "sm>=90"),
-        install=_FA3, paper="arXiv:2407.08608",
+        "flash-attn-3", parameters=_LSE, masks=_FLASH, head_dims=(8, 256),
+        requires=("flash-attn-3", "sm>=90"), install=_FA3, paper="arXiv:2407.08608",
     ),
     _row(
         "flash_attn4", "FlashAttention-4 in CuTe DSL, a pre-release", "flash_attn4:build",
-        "flash-attn-4", masks=_FLASH, head_dims=(8, 256),
+        "flash-attn-4", parameters=_LSE, masks=_FLASH, head_dims=(8, 256),
         requires=("flash-attn-4>=4.0.0b36", "sm>=90"),
     ),
     _row(
         "hub.flash_attn2", "FlashAttention-2 from the hub of kernels", "flash_attn2:build_hub",
-        "kernels-community/flash-attn2", masks=(*_FLASH, "alibi"), value_dim=False,
+        "kernels-community/flash-attn2", parameters=_LSE, masks=(*_FLASH, "alibi"), value_dim=False,
         head_dims=(1, 256), requires=("kernels>=0.17", "sm>=80"), paper="arXiv:2307.08691",
     ),
     _row(
         "hub.flash_attn3", "FlashAttention-3 from the hub of kernels", "flash_attn3:build_hub",
-        "kernels-community/flash-attn3", masks=_FLASH, head_dims=(8, 256),
+        "kernels-community/flash-attn3", parameters=_LSE, masks=_FLASH, head_dims=(8, 256),
         requires=("kernels>=0.17", "sm>=90"), paper="arXiv:2407.08608",
     ),
     _row(
         "cudnn_frontend", "cuDNN's attention, asked for as a graph", "cudnn_frontend:build",
-        "nvidia-cudnn-frontend", masks=("none", "causal", "window"), head_dims=(8, 256),
-        requires=("nvidia-cudnn-frontend>=1.12", "sm>=80"),
+        "nvidia-cudnn-frontend", parameters=_LSE, masks=("none", "causal", "window"),
+        head_dims=(8, 256), requires=("nvidia-cudnn-frontend>=1.12", "sm>=80"),
     ),
     _row(
         "fsa.dense", "flash-sparse-attn's dense kernel", "flash_sparse:build_dense",
@@ -98,13 +99,15 @@ ROWS = [
     ),
     _row(
         "torch.fa3", "scaled_dot_product_attention on FlashAttention-3", "torch_flash:build_fa3",
-        "torch, flash-attn-3", masks=("none", "causal"), value_dim=False, head_dims=(8, 256),
+        "torch, flash-attn-3", parameters=_LSE, masks=("none", "causal"), value_dim=False,
+        head_dims=(8, 256),
         requires=("torch>=2.11", "flash-attn-3", "sm>=90"), install=_FA3,
         runs={"cuda": "flash_attn_3::fwd"}, swaps=_SWAPS, paper="arXiv:2407.08608",
     ),
     _row(
         "torch.fa4", "scaled_dot_product_attention on FlashAttention-4", "torch_flash:build_fa4",
-        "torch, flash-attn-4", masks=("none", "causal"), value_dim=False, head_dims=(8, 256),
+        "torch, flash-attn-4", parameters=_LSE, masks=("none", "causal"), value_dim=False,
+        head_dims=(8, 256),
         requires=("torch>=2.11", "flash-attn-4>=4.0.0b36", "sm>=90"), swaps=_SWAPS,
     ),
     _row(
@@ -114,7 +117,7 @@ ROWS = [
     ),
     _row(
         "flashinfer", "FlashInfer's prefill and decode kernels", "flashinfer:build",
-        "flashinfer-python", masks=_FLASH, phases=NO_GRADIENT, value_dim=False,
+        "flashinfer-python", parameters=_LSE, masks=_FLASH, phases=NO_GRADIENT, value_dim=False,
         head_dims=(64, 256), options={"backend": "fa2"},
         requires=("flashinfer-python>=0.7", "sm>=80"), paper="arXiv:2501.01005",
     ),

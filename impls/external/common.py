@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import random
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from impls.masks import alibi_slopes
 from impls.problem import Problem
+from impls.score_mask import blind_rows, closed_log_sums
 from impls.spec import Unavailable, Unsupported
 
 KERNELS = "pip install 'kernels>=0.17'"
@@ -144,10 +146,29 @@ def unpack(out_nhe: Tensor, problem: Problem) -> Tensor:
     return out_nhe.transpose(0, 1).unflatten(0, (problem.batch, problem.heads))
 
 
-def first(result: Any) -> Tensor:
-    """The output, of a function that in some of its versions gives its log-sum too."""
-    out: Tensor = result[0] if isinstance(result, tuple) else result
-    return out
+Back = Callable[[Tensor], Tensor]
+
+
+def closing(problem: Problem, variant: str, back: Back) -> Callable[[Any], Any]:
+    """What makes ``attend``'s results of a library's: its output, or a tuple that begins with that
+    and the log-sum-exp, natural and [b, h, n] or, of packed tokens, [b h, n].
+
+    ``back`` lays the output out. Raises Unsupported where a gradient is asked of the log-sum-exp,
+    which these libraries have not.
+    """
+    if not problem.lse:
+        return lambda result: back(result[0] if isinstance(result, tuple) else result)
+    need(
+        not problem.gradients,
+        f"{variant} gives no gradient through its log-sum-exp; forward and decode have it",
+    )
+    blind = blind_rows(problem)  # for which a library may give anything
+
+    def close(result: tuple[Tensor, ...]) -> Any:
+        log_sums = result[1].view(problem.batch, problem.heads, problem.q_len)
+        return back(result[0]), closed_log_sums(log_sums, None, blind)
+
+    return close
 
 
 def offsets(lengths: tuple[int, ...], device: str) -> Tensor:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from impls.external.common import Pattern, load, need, need_multiple, pattern
+from impls.external.common import Pattern, closing, load, need, need_multiple, pattern
 from impls.heads import Attend
 from impls.problem import Problem
 from impls.spec import Unsupported
@@ -41,6 +41,7 @@ class Cudnn:
 
     def __init__(self, problem: Problem, library: Any, mask: Pattern) -> None:
         self.problem, self.library = problem, library
+        self.close = closing(problem, "cudnn_frontend", lambda out: out)
         self.handle = library.create_handle()
         alignment = library.diagonal_alignment
         equal = problem.q_len == problem.kv_len
@@ -52,18 +53,18 @@ class Cudnn:
         }
         self.plans: dict[tuple[Any, ...], Plan] = {}
 
-    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
         """One call; the first of a layout builds its graph."""
-        out: Tensor = _Attention.apply(q_bhnd, k_bcmd, v_bcme, self)  # type: ignore[no-untyped-call]
-        return out
+        return self.close(_Attention.apply(q_bhnd, k_bcmd, v_bcme, self))  # type: ignore[no-untyped-call]
 
     def note(self) -> str:
         """The version of cuDNN."""
         return f"cuDNN {self.library.backend_version()}, frontend {self.library.__version__}"
 
     def forward(self, *ends: Tensor) -> tuple[Tensor, ...]:
-        """The output and, where there will be gradients, each row's log-sum."""
-        q, v, keeps = ends[0], ends[2], self.problem.gradients
+        """The output and, where there will be gradients or it is asked for, each row's log-sum."""
+        q, v = ends[0], ends[2]
+        keeps = self.problem.gradients or bool(self.problem.lse)
         results = [q.new_empty(*q.shape[:3], v.shape[-1])]
         if keeps:
             results.append(q.new_empty(*q.shape[:3], 1, dtype=torch.float32))
@@ -141,12 +142,12 @@ class _Attention(torch.autograd.Function):
     """Keeps q, k, v, the output and a log-sum a row."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, attend: Cudnn) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, attend: Cudnn) -> Any:
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
         out, *log_sums = attend.forward(q, k, v)
         ctx.save_for_backward(q, k, v, out, *log_sums)
         ctx.attend = attend
-        return out
+        return (out, *log_sums) if attend.problem.lse else out
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:

@@ -13,6 +13,7 @@ arXiv:2307.08691. Cost: 4 n m d FLOPs a head forward on the pairs that the mask 
 linear in n.
 """
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -20,6 +21,7 @@ from torch import Tensor
 from impls.external.common import (
     Pattern,
     cached_kernel,
+    closing,
     load,
     offsets,
     pack,
@@ -50,17 +52,19 @@ def _call(problem: Problem, library: Any) -> Attend:
     if mask.documents:
         return _packed(problem, library, mask)
     more: dict[str, Any] = {"alibi_slopes": slopes(problem) if mask.alibi else None}
-    function = library.flash_attn_func
+    function, asks = library.flash_attn_func, "return_attn_probs"
     if problem.phase == "decode":
-        function = library.flash_attn_with_kvcache
+        function, asks = library.flash_attn_with_kvcache, "return_softmax_lse"
         more["num_splits"] = 0  # as many as it finds best
+    more |= {asks: True} if problem.lse else {}
+    close = closing(problem, "flash_attn2", swap)
 
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        out_bnhe = function(
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
+        result = function(
             swap(q_bhnd), swap(k_bcmd), swap(v_bcme), softmax_scale=problem.scale,
             causal=mask.causal, window_size=mask.window, **more,
         )  # fmt: skip
-        return swap(out_bnhe)
+        return close(result)
 
     return attend
 
@@ -68,13 +72,15 @@ def _call(problem: Problem, library: Any) -> Attend:
 def _packed(problem: Problem, library: Any, mask: Pattern) -> Attend:
     edges, longest = offsets(mask.documents, problem.device), max(mask.documents)
     alibi = slopes(problem, problem.batch) if mask.alibi else None
+    more = {"return_attn_probs": True} if problem.lse else {}
+    close = closing(problem, "flash_attn2", partial(unpack, problem=problem))
 
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        out_nhe = library.flash_attn_varlen_func(
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
+        result = library.flash_attn_varlen_func(
             pack(q_bhnd), pack(k_bcmd), pack(v_bcme), edges, edges, longest, longest,
             softmax_scale=problem.scale, causal=mask.causal, window_size=mask.window,
-            alibi_slopes=alibi,
+            alibi_slopes=alibi, **more,
         )  # fmt: skip
-        return unpack(out_nhe, problem)
+        return close(result)
 
     return attend

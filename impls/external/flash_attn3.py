@@ -16,6 +16,8 @@ arXiv:2407.08608. Cost: 4 n m d FLOPs a head forward on the pairs that the mask 
 linear in n.
 """
 
+import inspect
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -24,7 +26,7 @@ from impls.external.common import (
     Pattern,
     cached_kernel,
     capability,
-    first,
+    closing,
     load,
     need,
     need_multiple,
@@ -70,21 +72,27 @@ def _call(problem: Problem, library: Any) -> Attend:
     mask = pattern(problem, "flash_attn3")
     if mask.documents:
         return _packed(problem, library, mask)
-    function, more = library.flash_attn_func, dict[str, Any]()
+    function, more = library.flash_attn_func, _asking(problem, library.flash_attn_func)
     if problem.phase == "decode":
-        function, more = (
-            library.flash_attn_with_kvcache,
-            {"num_splits": 0},
-        )  # as many as it finds best
+        function = library.flash_attn_with_kvcache
+        more = {"num_splits": 0}  # as many as it finds best
+        more |= {"return_softmax_lse": True} if problem.lse else {}
+    close = closing(problem, "flash_attn3", swap)
 
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
         result = function(
             swap(q_bhnd), swap(k_bcmd), swap(v_bcme), softmax_scale=problem.scale,
             causal=mask.causal, window_size=mask.window, **more,
         )  # fmt: skip
-        return swap(first(result))
+        return close(result)
 
     return attend
+
+
+def _asking(problem: Problem, function: Any) -> dict[str, Any]:
+    """The argument that asks for the log-sum-exp, which versions without it give unasked."""
+    takes = "return_attn_probs" in inspect.signature(function).parameters
+    return {"return_attn_probs": True} if problem.lse and takes else {}
 
 
 def _check_widths(problem: Problem) -> None:
@@ -101,12 +109,14 @@ def _check_widths(problem: Problem) -> None:
 
 def _packed(problem: Problem, library: Any, mask: Pattern) -> Attend:
     edges, longest = offsets(mask.documents, problem.device), max(mask.documents)
+    more = _asking(problem, library.flash_attn_varlen_func)
+    close = closing(problem, "flash_attn3", partial(unpack, problem=problem))
 
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
         result = library.flash_attn_varlen_func(
             pack(q_bhnd), pack(k_bcmd), pack(v_bcme), edges, edges, longest, longest,
-            softmax_scale=problem.scale, causal=mask.causal, window_size=mask.window,
+            softmax_scale=problem.scale, causal=mask.causal, window_size=mask.window, **more,
         )  # fmt: skip
-        return unpack(first(result), problem)
+        return close(result)
 
     return attend

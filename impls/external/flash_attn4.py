@@ -11,6 +11,7 @@ that.
 Cost: 4 n m d FLOPs a head forward on the pairs that the mask lets meet; memory linear in n.
 """
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -18,7 +19,7 @@ from torch import Tensor
 from impls.external.common import (
     Pattern,
     capability,
-    first,
+    closing,
     load,
     need,
     need_multiple,
@@ -45,12 +46,14 @@ def build(problem: Problem) -> Attend:
     if mask.documents:
         return _packed(problem, library, mask, window)
 
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        out = library.flash_attn_func(
+    close = closing(problem, "flash_attn4", swap)
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
+        result = library.flash_attn_func(
             swap(q_bhnd), swap(k_bcmd), swap(v_bcme), softmax_scale=problem.scale,
-            causal=mask.causal, window_size=window,
+            causal=mask.causal, window_size=window, return_lse=bool(problem.lse),
         )  # fmt: skip
-        return swap(first(out))
+        return close(result)
 
     return attend
 
@@ -73,13 +76,14 @@ def _packed(
     problem: Problem, library: Any, mask: Pattern, window: tuple[int | None, ...]
 ) -> Attend:
     edges, longest = offsets(mask.documents, problem.device), max(mask.documents)
+    close = closing(problem, "flash_attn4", partial(unpack, problem=problem))
 
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        out = library.flash_attn_varlen_func(
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
+        result = library.flash_attn_varlen_func(
             pack(q_bhnd), pack(k_bcmd), pack(v_bcme), cu_seqlens_q=edges, cu_seqlens_k=edges,
             max_seqlen_q=longest, max_seqlen_k=longest, softmax_scale=problem.scale,
-            causal=mask.causal, window_size=window,
+            causal=mask.causal, window_size=window, return_lse=bool(problem.lse),
         )  # fmt: skip
-        return unpack(first(out), problem)
+        return close(result)
 
     return attend

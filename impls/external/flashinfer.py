@@ -10,18 +10,21 @@ the library would choose by the GPU. In decoding, groups of 4 query heads or mor
 cores, as the library advises for large groups.
 
 Aligned lower-right. A window has a left side only; its right side is closed by causal or covers
-everything. head_dim 64, 128 or 256, and v_head_dim the same.
+everything. Its log-sum-exp is in base two, and is turned into the natural one. head_dim 64, 128 or
+256, and v_head_dim the same.
 
 arXiv:2501.01005. Cost: 4 n m d FLOPs a head on the pairs that the mask lets meet; memory linear
 in n, and a fixed workspace (128 MiB for documents).
 """
 
+import math
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from impls.external.common import Pattern, load, need, offsets, pack, pattern, unpack
+from impls.external.common import Pattern, closing, load, need, offsets, pack, pattern, unpack
 from impls.heads import Attend
 from impls.problem import Problem
 
@@ -51,17 +54,26 @@ def build(problem: Problem, backend: str = "fa2") -> Attend:
     return _Prefill(problem, library, mask, backend)
 
 
+def by_heads(result: Any, tokens: Any = slice(None)) -> Any:
+    """Its results as others give them: its log-sums are [n, h] and in base two."""
+    if not isinstance(result, tuple):
+        return result[tokens]
+    out, log_sums = (x[tokens] for x in result)
+    return out, (log_sums * math.log(2)).mT.contiguous()
+
+
 class _Prefill:
     def __init__(self, problem: Problem, library: Any, mask: Pattern, backend: str) -> None:
         self.problem, self.library, self.mask, self.backend = problem, library, mask, backend
+        self.close = closing(problem, "flashinfer", partial(unpack, problem=problem))
 
-    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        out_nhe = self.library.single_prefill_with_kv_cache(
+    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
+        result = self.library.single_prefill_with_kv_cache(
             pack(q_bhnd), k_bcmd.flatten(0, 1), v_bcme.flatten(0, 1), causal=self.mask.causal,
             kv_layout="HND", sm_scale=self.problem.scale, window_left=self.mask.left,
-            backend=self.backend,
+            backend=self.backend, return_lse=bool(self.problem.lse),
         )  # fmt: skip
-        return unpack(out_nhe, self.problem)
+        return self.close(by_heads(result))
 
     def note(self) -> str:
         """The backend."""
@@ -73,15 +85,17 @@ class _Decode:
 
     def __init__(self, problem: Problem, library: Any, mask: Pattern) -> None:
         self.problem, self.library, self.mask = problem, library, mask
+        self.close = closing(problem, "flashinfer", partial(unpack, problem=problem))
         self.tensor_cores = problem.group >= TENSOR_CORES_FROM
 
-    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        out_he = self.library.single_decode_with_kv_cache(
+    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
+        result = self.library.single_decode_with_kv_cache(
             q_bhnd.flatten(0, 2), k_bcmd.flatten(0, 1), v_bcme.flatten(0, 1),
             kv_layout="HND", use_tensor_cores=self.tensor_cores,
             window_left=self.mask.left, sm_scale=self.problem.scale,
+            return_lse=bool(self.problem.lse),
         )  # fmt: skip
-        return unpack(out_he[None], self.problem)
+        return self.close(by_heads(result, None))
 
     def note(self) -> str:
         """The backend."""
@@ -92,6 +106,7 @@ class _Decode:
 class _Ragged:
     def __init__(self, problem: Problem, library: Any, mask: Pattern, backend: str) -> None:
         self.problem, self.backend = problem, backend
+        self.close = closing(problem, "flashinfer", partial(unpack, problem=problem))
         dtype = getattr(torch, problem.dtype)
         space = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=problem.device)
         edges = offsets(mask.documents, problem.device)
@@ -104,8 +119,9 @@ class _Ragged:
             q_data_type=dtype, kv_data_type=dtype,
         )  # fmt: skip
 
-    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        return unpack(self.wrapper.run(pack(q_bhnd), pack(k_bcmd), pack(v_bcme)), self.problem)
+    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
+        packed = map(pack, (q_bhnd, k_bcmd, v_bcme))
+        return self.close(by_heads(self.wrapper.run(*packed, return_lse=bool(self.problem.lse))))
 
     def note(self) -> str:
         """The backend."""

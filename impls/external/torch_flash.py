@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from impls.external.common import capability, find, load, need
+from impls.external.common import capability, closing, find, load, need
 from impls.heads import Attend
 from impls.problem import Problem
 from impls.spec import Unavailable, Unsupported
@@ -42,6 +42,7 @@ class Swapped:
 
     def __init__(self, problem: Problem, kernel: str, variant: str) -> None:
         self.problem, self.kernel = problem, kernel
+        self._close = closing(problem, variant, lambda out: out[..., : problem.v_head_dim])
         self.registry: Any = torch.nn.attention
         activate = find(self.registry, "activate_flash_attention_impl", variant, TORCH)
         if self.registry.current_flash_attention_impl() != kernel:
@@ -49,7 +50,7 @@ class Swapped:
         self.standing[kernel] += 1
         self._dropped = weakref.finalize(self, _drop, self.registry, kernel)
 
-    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
         """The forced backend, and nothing else."""
         active = self.registry.current_flash_attention_impl()
         if active != self.kernel:
@@ -62,13 +63,14 @@ class Swapped:
                 raise Unsupported(f"{self.kernel} under torch refuses: {reason}") from None
             raise
 
-    def _flash(self, *qkv: Tensor) -> Tensor:
+    def _flash(self, *qkv: Tensor) -> Any:
         """As scaled_dot_product_attention calls it: heads are padded to a width of whole eights."""
         more = -self.problem.head_dim % WIDE
         q, k, v = (F.pad(x, (0, more)) if more else x for x in qkv)
         causal, scale = "causal" in self.problem.mask.kinds, self.problem.scale
-        out = torch._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, scale=scale)[0]
-        return out[..., : self.problem.v_head_dim] if more else out
+        return self._close(
+            torch._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, scale=scale)
+        )
 
     def note(self) -> str:
         """The backend."""

@@ -9,6 +9,9 @@ side by side and nothing is copied. A mask without documents is one document.
 A kernel that was swapped in by ``torch.nn.attention.activate_flash_attention_impl`` would run
 here too; that is refused, so that the row measures one kernel.
 
+Its log-sum-exp is not asked for: torch's documentation lays it out as [n, h], its kernel as [h, n],
+and no GPU has shown which it is.
+
 arXiv:2307.08691. Cost: 4 n m d FLOPs a head forward on the pairs that the mask lets meet; memory
 linear in n.
 """

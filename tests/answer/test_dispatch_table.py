@@ -95,7 +95,11 @@ def test_a_file_that_no_parser_takes_is_refused_in_a_sentence(tmp_path, text):
         ("entries.0.kv_heads", 3, r"heads=8 is not a multiple of kv_heads=3.*entries\[0\]"),
         ("entries.0.heads", 2**31, "<= 2147483647"),
         ("entries.0.batch", [4, 1], "4 … 1: the least is above the most"),
-        ("entries.0.parameters", {"state": True}, "state can't be set: scale, softcap, sinks can"),
+        (
+            "entries.0.parameters",
+            {"state": True},
+            "state can't be set: scale, softcap, sinks, lse can",
+        ),
         ("entries.0.parameters", {"softcap": 0.0}, "softcap is 0.0; it must be a number above 0"),
         ("entries.0.ranges.0", {"from": 1}, "missing required field `to`"),
         ("entries.0.ranges.0.queries", "all", "queries"),

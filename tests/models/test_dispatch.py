@@ -149,6 +149,7 @@ SET = {
     "cap": {"softcap": 2.0},
     "sinks": {"sinks": torch.linspace(-1, 2, 4)},
     "all": {"scale": 0.7, "softcap": 2.0, "sinks": torch.linspace(-1, 2, 4)},
+    "log-sums": {"scale": 0.7, "lse": True},
 }
 
 
@@ -163,8 +164,16 @@ def setting(more):
 def right(attend, p, leaves):
     """The call as a program makes it; its output and gradients are the formula's."""
     sinks = {"sinks": leaves[3]} if p.sinks else {}
-    out = attend(*leaves[:3], is_causal=True, **p.settings, **sinks)
+    more = {"return_lse": True} if p.lse else {}
+    out = attend(*leaves[:3], is_causal=True, **p.settings, **sinks, **more)
     want = softmax(p, *leaves)
+    if p.lse:
+        out, log_sums = out
+        scores = (leaves[0] @ leaves[1].mT * p.scale).masked_fill(
+            torch.ones(16, 16).triu(1).bool(), -torch.inf
+        )
+        torch.testing.assert_close(log_sums, scores.logsumexp(-1), rtol=1e-12, atol=1e-12)
+        out, want = out + log_sums[..., None], want + scores.logsumexp(-1, keepdim=True)
     torch.testing.assert_close(out, want, rtol=1e-12, atol=1e-12)
     mine, theirs = (torch.autograd.grad(x.sin().sum(), leaves) for x in (out, want))
     torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)

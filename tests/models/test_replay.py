@@ -18,23 +18,41 @@ SETTINGS = {
     "flex": {"scale": 0.3, "softcap": 2.0, "sinks": True},
     "sdpa": {"scale": 0.3},
 }
+CALLS = [
+    *SETTINGS.items(),
+    ("sdpa", {"scale": 0.3, "lse": True}),
+    ("flex", {"sinks": True, "lse": True}),
+]
 
 
 def call(api, phase="train", taking=None, **settings):
     x, mask = replace(X, gradient=phase == "train"), None if api == "flex" else SEEN
-    form = CallForm(api, x, x, x, mask=mask, gradient=x.gradient)
+    if "lse" in settings and mask:  # the kernel takes no other
+        mask = replace(mask, dtype="float32")
+    form = CallForm(api, x, x, x, mask=mask, gradient=x.gradient, kernel="flash")
     p = Problem(2, 4, 4, 24, 24, 16, 16, mask=Mask.parse("causal"), phase=phase, **settings)
     return Replay(form, p, taking and Taking(taking))
 
 
-@pytest.mark.parametrize("api", SETTINGS)
-def test_it_computes_what_its_problem_says(api):
+def log_sums(p, q, k, v, sinks=None):
+    """Of a causal call, by the formula."""
+    scores = (q @ k.mT * p.scale).masked_fill(torch.ones(24, 24).triu(1).bool(), -torch.inf)
+    scores = (
+        scores
+        if sinks is None
+        else torch.cat([scores, sinks.view(4, 1, 1).expand(2, -1, 24, -1)], -1)
+    )
+    return scores.logsumexp(-1)
+
+
+@pytest.mark.parametrize(("api", "settings"), CALLS)
+def test_it_computes_what_its_problem_says(api, settings):
     phase = "forward" if api == "flex" else "train"  # not compiled, it has no backward on a CPU
-    replay = call(api, phase, **SETTINGS[api])
+    replay = call(api, phase, **settings)
     p, (q, k, v, dout) = replay.problem, values(replay.problem, 0)
     leaves = [x.double().requires_grad_() for x in (q, k, v, *further(p, 0).values())]
     want = softmax(p, *leaves)
-    wants = [want]
+    wants = [want, *([log_sums(p, *leaves)] if p.lse else [])]
     if phase == "train":
         wants += torch.autograd.grad(want, leaves, dout.double())
     got = replay.results()
@@ -52,3 +70,9 @@ def test_a_variant_in_its_place_is_called_with_them_and_one_without_is_found_out
         without = {n: x for n, x in settings.items() if n != name}
         other = call("products", "forward", taking=variant, **without)
         assert apart(call("products", "forward", **settings), other) > 1e-2
+
+
+def test_a_variant_in_the_place_of_a_kernel_gives_the_log_sum_exp_too():
+    now, then = call("sdpa", "forward", lse=True), call("sdpa", "forward", "chunked", lse=True)
+    assert apart(now, then) < 1e-5
+    assert len(then.results()) == 2

@@ -275,6 +275,25 @@ def test_a_step_gains_its_share_of_attention_times_what_attention_gains(chooses,
     assert wide["low"] < factor["low"] - 0.04 and wide["high"] > factor["high"] + 0.04
 
 
+def test_for_the_same_bits_a_program_takes_only_what_was_tried_for_them(chooses, tmp_path):
+    same = Determinism(True, True, True)
+    records = [
+        r.with_(determinism=same if r.variant == "sdpa" else same.with_(place=False))
+        for r in made.lines(("train",), sdpa=2.0, matmul=1.0)
+    ]
+    run = made.written(tmp_path / "run", records, same_bits=True)
+    forms = {x: msgspec.structs.replace(FORM, api=x) for x in ("sdpa", "flex")}
+    sites = [(problem(512, phase="train"), via, 0.3, {"call": form}) for via, form in forms.items()]
+    file = captured(tmp_path, *sites)
+    for words, takes in (((), ["matmul", "matmul"]), (("--same-bits",), ["sdpa", "sdpa"])):
+        _, out, _ = chooses("--problems", file, "--from", run, "--json", *words)
+        assert [site["takes"] for site in json.loads(out)["gain"]["sites"]] == takes
+    apart = [r.with_(determinism=same.with_(place=False)) for r in records]
+    run = made.written(tmp_path / "other", apart, same_bits=True)
+    status, out, _ = chooses("--problems", file, "--from", run, "--same-bits")
+    assert status == 1 and "no variant that gives the same bits is known to gain" in out
+
+
 def test_a_site_that_nobody_can_answer_stays_and_says_why(chooses, halved, tmp_path):
     file = captured(
         tmp_path,
@@ -398,7 +417,7 @@ def test_a_program_is_answered_with_its_own_number_of_threads(chooses, tmp_path,
         assert seen.pop() == threads
 
 
-def test_what_needs_the_log_sum_exp_takes_no_variant():
+def test_what_needs_the_log_sum_exp_takes_a_variant_that_was_measured_with_it():
     p = problem(512)
     form = msgspec.structs.replace(FORM, api="flex compiled", returns="lse")
     site = Site(p, "a.py:1", "flex", 9, 1.0, call=form)
@@ -408,6 +427,10 @@ def test_what_needs_the_log_sum_exp_takes_no_variant():
     assert calls._rivals(choice, site, table, trains=True) == []
     read = msgspec.structs.replace(site, call=msgspec.structs.replace(form, returns=""))
     assert calls._rivals(choice, read, table, trains=True) == ["chunked", "matmul"]
+    asked = msgspec.structs.replace(site, problem=p.with_(lse=True))
+    assert calls._rivals(choice, asked, table, trains=True) == ["chunked", "matmul"]
+    code = calls.lines("chunked", asked.problem, calls.details_of(asked))
+    assert code[-1] == 'out, lse = attend(q, k, v, mask="causal", return_lse=True)'
 
 
 def test_an_answer_that_can_not_be_checked_by_running_the_program_is_still_given(

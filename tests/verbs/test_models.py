@@ -7,6 +7,7 @@ import json
 import pytest
 
 import attnbench
+from attnbench.features.report import page
 from tests.calling import measured_here, only_run, well
 
 MODEL = ("--model", "Qwen3-Next-80B-A3B", "--seq", "32", "--device", "cpu")
@@ -33,6 +34,25 @@ def test_a_run_of_a_model_ends_with_an_answer_for_each_kind_of_layer(run):
     assert f"linear: 36 of 48 attention layers · {linear} {answer}gated_delta, " in words
     assert f"full: 12 of 48 attention layers · {full} {answer}" in words
     assert words.count("forward, 32 tokens: all 48 layers take ") == 1
+
+
+def test_its_page_has_a_table_for_each_kind_and_its_rows_name_theirs(run, tmp_path):
+    folder, _ = run
+    report = page.make([folder], tmp_path)
+    html, summary = (
+        (tmp_path / name).read_text().replace("\\", "") for name in ("index.html", "summary.md")
+    )
+    section = html[html.index('<section id="layers"') :].partition("</section>")[0]
+    title = "qwen3-next-80b-a3b, scaled to a CPU"
+    for text in (section, summary):
+        assert title in text and "forward, 32 tokens: all 48 layers take" in text
+    kinds = ("linear: 36 of 48 attention layers · gated_delta", "full: 12 of 48 attention layers")
+    assert section.count("<table") == len(kinds) and 'href="#layers"' in html
+    assert all(kind.lower() in section.lower() and kind in summary for kind in kinds)
+    rows = csv.DictReader(io.StringIO((tmp_path / "data.csv").read_text()))
+    used = {(row["kind"], row["variant"]) for row in rows if row["ms"]}
+    softmax = {("full", "sdpa"), ("full", "matmul")}
+    assert used == {("linear", "gated_delta"), *softmax} and report.contents.layers
 
 
 def test_choose_answers_for_each_kind_and_weighs_them_by_how_many_there_are(run):

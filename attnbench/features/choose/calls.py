@@ -50,6 +50,10 @@ BY_MODEL = "transformers"
 """The way in which a call was captured that a model of transformers made."""
 LEAST_SHARE = 0.005
 """A place that takes less of the time has nothing to gain that anybody would see."""
+OTHER_BITS = (
+    "no variant that gives the same bits is known to gain; whether the call gives them as it is "
+    "made was not tried"
+)
 A_PLACE_S = 15.0
 """A guess at the seconds that one place takes."""
 
@@ -102,7 +106,7 @@ def answers(arguments: argparse.Namespace, wants: Wants, table: Table) -> Progra
     if arguments.threads is None:  # as many as the program had
         arguments.threads = calls.header.get("torch_threads")
     choices = {p: runs.answer(arguments, p, wants, table) for p in calls.problems()}
-    priced = _prices(arguments, calls, choices, table)
+    priced = _prices(arguments, calls, choices, wants, table)
     gains = [_site_gain(calls, site, priced.get(n)) for n, site in enumerate(calls.sites)]
     gained = gain(gains, "a step" if calls.step_share is not None else "the program's time")
     tables = arguments.table or ()
@@ -165,13 +169,20 @@ def details_of(site: Site) -> CallDetails:
     form = site.call
     if form is None:
         return PLAIN
-    return CallDetails(dropout=form.dropout, returns="" if form.unread else form.returns)
+    returns = "" if form.unread or form.returns in site.problem.parameters else form.returns
+    return CallDetails(dropout=form.dropout, returns=returns)
 
 
 def _prices(
-    arguments: argparse.Namespace, calls: SeenCalls, choices: Mapping[Problem, Choice], table: Table
+    arguments: argparse.Namespace,
+    calls: SeenCalls,
+    choices: Mapping[Problem, Choice],
+    wants: Wants,
+    table: Table,
 ) -> dict[int, Priced]:
-    """The faster form of each place, by the place's number."""
+    """The faster form of each place, by the place's number. For the same bits only variants whose
+    bits were tried: another form of a call may make torch run a kernel whose bits were not.
+    """
     some = [
         (number, site, site.call)
         for number, site in enumerate(calls.sites)
@@ -189,11 +200,12 @@ def _prices(
             progress.step(site.site)
             others, problem = calls.others_at(site), site.problem
             pricer = Pricer(engine, problem, form, others)
-            prices[number] = pricer.price()
+            bits = wants.same_bits
+            prices[number] = Priced(why=OTHER_BITS) if bits else pricer.price()
             if any(p.mask != problem.mask for _, p in others if p.q_len == problem.q_len):
                 continue  # a line for this mask would be wrong for the others
             trains = calls.step_s is not None
-            if rivals := _rivals(choices[problem], site, table, trains=trains):
+            if rivals := _rivals(choices[problem], site, table, trains=trains, own=bits):
                 by_model = BY_MODEL in site.via
                 a_mask = round(site.calls / site.new_masks) if site.new_masks else 0
                 how = {"tables": tables, "by_model": by_model, "calls_a_mask": a_mask}
@@ -204,21 +216,25 @@ def _prices(
     return prices
 
 
-def _rivals(choice: Choice, site: Site, table: Table, *, trains: bool) -> list[str]:
+def _rivals(
+    choice: Choice, site: Site, table: Table, *, trains: bool, own: bool = False
+) -> list[str]:
     """The fastest variants that serve all of a call, the function aside that it is of, or that its
-    mends would call; of a program that has ended, those whose setup could have paid.
+    mends would call, unless ``own``; of a program that has ended, those whose setup could have
+    paid.
     """
     mask = site.call and site.call.mask
     if choice.ranking is None or (mask and mask.gradient):
         return []
     details = details_of(site)
-    own: str | tuple[str, ...] = "flex" if site.via.startswith("flex") else "sdpa"
-    own = () if own == "sdpa" and beyond_torch(site.problem) else own
+    left_out: str | tuple[str, ...] = "flex" if site.via.startswith("flex") else "sdpa"
+    if own or (left_out == "sdpa" and beyond_torch(site.problem)):
+        left_out = ()
     rows = []
     for c in choice.ranking.all:
         row = table.find(c.variant)
         compiles = not {"c++", "cc"}.isdisjoint(row.requires)  # for how long, a cache may hide
         pays = trains or not (compiles or (c.setup_s or 0.0) > site.total_s / 2)
-        if not c.variant.startswith(own) and pays and can_serve(row, details) is None:
+        if not c.variant.startswith(left_out) and pays and can_serve(row, details) is None:
             rows.append(c.variant)
     return rows[:RIVALS]

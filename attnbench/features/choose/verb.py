@@ -113,11 +113,6 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
             raise CantBeDone(
                 f"--export takes all that a run measured: leave {', '.join(beside)} out"
             )
-    elif args.problems is not None and args.same_bits:
-        raise CantBeDone(
-            "--same-bits is about one problem: what else --problems advises, such as "
-            "is_causal=True for a tensor, may make torch run a kernel whose bits were not tried"
-        )
     elif args.problems is not None and beside:
         raise CantBeDone(f"--problems says what is asked about: leave {', '.join(beside)} out")
 

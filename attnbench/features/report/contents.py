@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from attnbench.answer.layers import layer_choices, together
 from attnbench.answer.ranking import margin_reason
 from attnbench.core.disk import RECORDS, StoreError
 from attnbench.core.evidence import Evidence, evidence_of, read_evidence, selfcheck_said
@@ -21,6 +22,7 @@ from attnbench.core.record import FINDINGS
 from attnbench.features.claims.view import claims_for_page
 from attnbench.features.quality.verb import quality_for_page
 from attnbench.report.figures.style import VariantLook, looks
+from attnbench.report.layers import layer_tables
 from attnbench.report.scenes import ReportRun, Scene, hardware, machine_line, part, scenes
 from attnbench.report.sentences import (
     Headline,
@@ -32,6 +34,8 @@ from attnbench.report.sentences import (
     only,
     usual_length,
 )
+from attnbench.report.tables import Table
+from impls.errors import CantBeDone
 
 SPOILED = "spoiled.jsonl"
 """Where older runs kept the records that a second measurement replaced."""
@@ -50,6 +54,17 @@ class About(NamedTuple):
     """Sentences: the self-check, the noise floor, what was noisy."""
     facts: Sequence[tuple[str, str]]
     commands: Sequence[str]
+
+
+class ModelLayers(NamedTuple):
+    """The answers of a published model's run."""
+
+    run: ReportRun
+    title: str
+    kinds: Sequence[Table]
+    """One a kind of layer."""
+    whole: Sequence[str]
+    """What all layers take, in sentences."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +86,7 @@ class Contents:
     """The path from the report to the folder of each run, by its number."""
     claims: Sequence[Mapping[str, Any]] = ()
     model_cost: Sequence[Mapping[str, Any]] = ()
+    layers: Sequence[ModelLayers] = ()
 
 
 def contents_of(runs: Sequence[ReportRun], out: Path) -> Contents:
@@ -93,7 +109,22 @@ def contents_of(runs: Sequence[ReportRun], out: Path) -> Contents:
         to_run={number: quote(Path(path).as_posix()) for number, path in to_run.items()},
         claims=[claims for folder in folders for claims in claims_of(folder)],
         model_cost=[cost for folder in folders for cost in model_cost(folder)],
+        layers=[layers for run in runs if (layers := model_layers(run))],
     )
+
+
+def model_layers(run: ReportRun) -> ModelLayers | None:
+    """The answer for each kind of layer; None where the run is of no model, or of rows that are
+    not here.
+    """
+    try:
+        choices = layer_choices(run.records, run.header)
+    except CantBeDone:
+        return None
+    if not choices:
+        return None
+    whole = [total.sentence() for total in together(choices)]
+    return ModelLayers(run, run.header["grid"]["title"], list(layer_tables(choices)), whole)
 
 
 def _title(runs: Sequence[ReportRun]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
@@ -284,6 +284,7 @@ def summary(contents: Contents) -> str:
     )
     environment.filters |= {
         "winners": lambda scenes: Markup(to_markdown(winners(scenes))),
+        "rows_of": lambda table: Markup(to_markdown(replace(table, title=""))),
         "sentences": sentences,
         "first_few": format.first_few,
         "counted": format.counted,

@@ -154,12 +154,16 @@ def show_variant(row: Variant, mathematics: str, reason: str | None, remedy: str
     computed = OPERATORS[row.operator]
     by_name = {n: spec for n, spec in computed.inputs.items() if spec.keyword}
     by_name |= {n: spec for n, spec in computed.further.items() if n in row.parameters}
+    besides = {n: spec for n, spec in computed.outputs.items() if n in row.parameters}
     facts |= {
         "inputs by name": "; ".join(
             f"{name} [{', '.join(spec.axes)}]" + " if set" * (name in computed.further)
             for name, spec in by_name.items()
         ),
         "numbers": ", ".join(n for n in computed.numbers if n in row.parameters),
+        "second output": "; ".join(
+            f"{name} [{', '.join(spec.axes)}] if asked" for name, spec in besides.items()
+        ),
         "shapes": ", ".join(f"{what}: {words[can]}" for what, can in limits),
         "head_dim": f"{row.head_dims[0]} to {row.head_dims[1]}" if row.head_dims else "",
         "options": ", ".join(f"{k}={v}" for k, v in options.items()),

@@ -108,6 +108,8 @@ class CapturedCall(NamedTuple):
         number = mask.softcap if self.softcap is None else self.softcap
         numbers = {"scale": self.scale, "softcap": number}
         values: dict[str, Any] = {n: float(x) for n, x in numbers.items() if x is not None}
+        if self.returns == "lse" and not self.unread:
+            values["lse"] = True
         if self.sinks is not None:
             values["sinks"] = True
             if tuple(self.sinks.shape) != _four(self.q)[1:2]:

@@ -21,11 +21,11 @@ from attnbench.models.capture import products
 from attnbench.models.capture.captured_call import CapturedCall
 from attnbench.models.capture.compiled import meet, put_compilers
 from attnbench.models.capture.kernels import QKV
-from attnbench.models.capture.libraries import caps_of, inexpressible
+from attnbench.models.capture.libraries import asks_log_sums, caps_of, inexpressible
 from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.capture.operators import put_operators
 from attnbench.models.capture.places import locate, place_text
-from attnbench.models.capture.readers import weights_unread
+from attnbench.models.capture.readers import second_unread
 from attnbench.models.capture.recorder import NOW, call_recorded
 from attnbench.models.capture.stands import Function, Stands, as_itself
 from impls.masks import Shape
@@ -116,7 +116,7 @@ def _mha(original: Function) -> Function:
         state = NOW.state()
         before = state.heads
         state.heads = args[4] if len(args) > 4 else more["num_heads"]
-        state.unread = more.get("need_weights", True) and weights_unread(sys._getframe(1))
+        state.unread = more.get("need_weights", True) and second_unread(sys._getframe(1))
         advice = NOW.recorder.advice
         if advice is not None and advice.needs_no_weights(place_text(locate())):
             more["need_weights"] = False
@@ -195,14 +195,18 @@ def _flex(original: Function) -> Function:
 
             comptime(meet)
         words = query, key, value, score_mod, block_mask, scale, enable_gqa
-        lse = bool(more.get("return_lse") or more.get("return_aux") or any(args[:1]))
+        asks = {"return_lse": any(args[:1]), **more}
+        lse = asks_log_sums(asks)
+        unread = lse and second_unread(sys._getframe(1))
 
         def call() -> CapturedCall:
             functions = ("block_mask", block_mask), ("score_mod", score_mod)
             kinds = " and ".join(word for word, x in functions if x is not None)
             words = "flex", query, key, value, None, False, scale, 0.0, enable_gqa, api
-            facts: Any = {"returns": "lse" if lse else "", "mask_type": kinds}
-            return CapturedCall(*words, find_mask=find, **facts)
+            facts: Any = {"returns": "lse" if lse else "", "unread": unread, "mask_type": kinds}
+            return CapturedCall(
+                *words, find_mask=find, note="; ".join(inexpressible(asks)), **facts
+            )
 
         # its own products are no other attention
         run = partial(original, *words, *args, **more)
@@ -269,7 +273,7 @@ def layer_call(
     if caps["sinks"] is not None and via == "transformers sdpa":
         notes.append("it has attention sinks, which transformers' sdpa leaves out")
     tensor = mask if isinstance(mask, Tensor) else None
-    its = inner[0]() if len(inner) == 1 else None
+    its = inner[0]()._replace(returns="") if len(inner) == 1 else None
     if its is not None and its.ends and its.q.shape != qkv[0].shape:
         its = None  # it packed its sequences into one
     if its is not None and its.find_mask is None and caps["sinks"] is not None:

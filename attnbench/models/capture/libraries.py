@@ -20,6 +20,7 @@ from torch import Tensor
 
 from attnbench.models.capture.captured_call import CapturedCall
 from attnbench.models.capture.masks import FoundMask, Masks
+from attnbench.models.capture.readers import second_unread
 from attnbench.models.capture.recorder import call_recorded
 from attnbench.models.capture.stands import Function, Stands
 from attnbench.models.mask_of import CAUSAL, FULL, WhileAlive
@@ -41,11 +42,10 @@ INEXPRESSIBLE = {
     "cache_seqlens": "its keys fill a part of what they are given",
     "seqused_k": "its keys fill a part of what they are given",
     "block_table": "its keys are in pages",
-    "return_attn_probs": "it returns its log-sum-exp too",
-    "return_softmax_lse": "it returns its log-sum-exp too",
-    "return_lse": "it returns its log-sum-exp too",
 }
 """Arguments that ask, where they are not false, for what a problem can't describe."""
+LOG_SUMS = ("return_attn_probs", "return_softmax_lse", "return_lse")
+"""What an argument is called that asks for the log-sum-exp as a second result."""
 SINKS = ("s_aux", "learnable_sink", "sinks")
 """What an argument with a logit for each head is called."""
 _lengths = WhileAlive()
@@ -73,6 +73,7 @@ def call_of(via: str, values: Values, *, heads_first: bool = False) -> CapturedC
         scale=_first(values, "softmax_scale", "sm_scale", "scale"),
         dropout=float(values.get("dropout_p") or 0.0),
         find_mask=find,
+        returns="lse" if asks_log_sums(values) else "",
         note="; ".join(inexpressible(values)),
         ends=ends,
         **caps_of(values),
@@ -88,10 +89,19 @@ def caps_of(values: Values) -> dict[str, Any]:
     return {"softcap": values.get("softcap") or None, "sinks": _first(values, *SINKS)}
 
 
+def asks_log_sums(values: Values) -> bool:
+    """True where these arguments ask for the log-sum-exp besides; ``return_aux`` is torch's."""
+    aux = values.get("return_aux")
+    return any(values.get(name) for name in LOG_SUMS) or bool(getattr(aux, "lse", False))
+
+
 def inexpressible(values: Values) -> list[str]:
     """The things that these arguments ask for and a problem can't describe."""
     asks = {name for name, x in values.items() if isinstance(x, Tensor) or bool(x)}
-    return list(dict.fromkeys(note for name, note in INEXPRESSIBLE.items() if name in asks))
+    notes = [note for name, note in INEXPRESSIBLE.items() if name in asks]
+    if getattr(values.get("return_aux"), "max_scores", False):
+        notes.append("it returns each row's largest score too")
+    return list(dict.fromkeys(notes))
 
 
 def _unpacked(values: Values) -> tuple[Tensor, Tensor, Tensor]:
@@ -176,7 +186,8 @@ def _stand_in(read: Callable[[Values], CapturedCall], original: Function) -> Fun
         def call() -> CapturedCall:
             bound = signature.bind(*args, **more)
             bound.apply_defaults()
-            return read({**bound.arguments, **bound.arguments.get("kwargs", {})})
+            call = read({**bound.arguments, **bound.arguments.get("kwargs", {})})
+            return call._replace(unread=bool(call.returns) and second_unread(sys._getframe()))
 
         run = partial(original, *args, **more)
         return call_recorded(run, query, call, outer=name, inner=[])
@@ -212,7 +223,8 @@ def _xformers(via: str, values: Values) -> CapturedCall:
     if qkv[0].dim() == 5:  # groups, and their heads
         qkv = [x.flatten(2, 3) for x in qkv]
     numbers = {"dropout_p": values["p"], "scale": values["scale"]}
-    call = call_of(via, dict(zip("qkv", qkv, strict=True)) | numbers)._replace(ends=ends)
+    call = call_of(via, dict(zip("qkv", qkv, strict=True)) | numbers)
+    call = call._replace(ends=ends, returns="lse" if via.endswith(WITH_LOG_SUMS) else "")
     bias = values["attn_bias"]
     if bias is None:
         return call
@@ -231,7 +243,10 @@ VARIANTS = (
 FLASH = tuple(f"flash_attn_{name}" for name in (*VARIANTS.split(), "with_kvcache"))
 KERNELS = "fp16_triton fp16_cuda fp8_cuda fp8_cuda_sm90"
 SAGE = ("sageattn", "sageattn_varlen", *(f"sageattn_qk_int8_pv_{x}" for x in KERNELS.split()))
-EFFICIENT = ("memory_efficient_attention", "memory_efficient_attention_forward")
+WITH_LOG_SUMS = "memory_efficient_attention_forward_requires_grad"
+EFFICIENT = (
+    "memory_efficient_attention", "memory_efficient_attention_forward", WITH_LOG_SUMS,
+)  # fmt: skip
 LIBRARIES: dict[str, tuple[Read, tuple[str, ...]]] = {
     "flash_attn.flash_attn_interface": (call_of, FLASH),
     "flash_attn.cute.interface": (call_of, FLASH),

@@ -20,8 +20,10 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from attnbench.models.capture.captured_call import CapturedCall
 from attnbench.models.capture.kernels import kernel_of
 from attnbench.models.capture.libraries import call_of
+from attnbench.models.capture.places import in_generated
+from attnbench.models.capture.readers import second_unread
 from attnbench.models.capture.recorder import NOW, call_recorded
-from attnbench.models.capture.stands import Function, Stands
+from attnbench.models.capture.stands import Function, Stands, as_itself
 from attnbench.models.mask_of import has_data
 
 OPERATORS = (
@@ -33,6 +35,8 @@ OPERATORS = (
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_fused_attention_overrideable",
 )
+ALONE = OPERATORS[:2]
+"""Those that give no log-sum-exp besides."""
 LOWER_RIGHT = "_scaled_dot_product_flash_attention"
 """The one that puts the last query at the last key where it is causal."""
 RECORDING = tuple(str(Path(__file__).with_name(name)) for name in ("functions.py", "recorder.py"))
@@ -46,6 +50,8 @@ def put_operators(stands: Stands) -> None:
         words = _words(packet)
         for owner in (packet, packet.default):
             stands.put(owner, "_op", partial(_operator, name, words))
+        if hasattr(torch, name):  # the same without the packet
+            stands.put(torch, name, as_itself(partial(_stand_in, name, words)))
         if (packet := getattr(torch.ops.aten, f"{name}_backward", None)) is not None:
             stands.put(packet.default, "_op", partial(_gradient, _words(packet)))
 
@@ -74,9 +80,15 @@ class _Entered:
 
 
 def _operator(name: str, words: list[str], original: Function) -> Function:
+    return _Entered(original, _stand_in(name, words, original))
+
+
+def _stand_in(name: str, words: list[str], original: Function) -> Function:
 
     def call(*args: Any, **more: Any) -> Any:
-        if NOW.recorder is None or not _computes(args[0] if args else more.get("query")):
+        if NOW.recorder is None or torch.compiler.is_compiling():
+            return original(*args, **more)
+        if not _computes(args[0] if args else more.get("query")):
             return original(*args, **more)
         began = perf_counter()
         trains = _trains()
@@ -84,7 +96,7 @@ def _operator(name: str, words: list[str], original: Function) -> Function:
         run = partial(original, *args, **more)
         return run() if trains is None else _recorded(name, words, trains, run)
 
-    return _Entered(original, call)
+    return call
 
 
 def _computes(query: Any) -> bool:
@@ -109,19 +121,23 @@ def _trains() -> bool | None:
 def _recorded(name: str, words: list[str], trains: bool, run: partial[Any]) -> Any:
     """Call an operator, and record it."""
     values = {**dict(zip(words, run.args, strict=False)), **run.keywords}
-    read = partial(_read, name, values, trains)
+    alone = name in ALONE or values.get("compute_log_sumexp") is False
+    alone = alone or in_generated(frame := sys._getframe(1)) or second_unread(frame)
+    read = partial(_read, name, values, trains, "" if alone else "lse")
     return call_recorded(run, values["query"], read, outer=name, inner=[])
 
 
-def _read(name: str, values: dict[str, Any], trains: bool) -> CapturedCall:
+def _read(name: str, values: dict[str, Any], trains: bool, returns: str) -> CapturedCall:
     via, causal = f"aten {name}", bool(values.get("is_causal", False))
     mask = values.get("attn_mask", values.get("attn_bias", values.get("bias")))
     if name == LOWER_RIGHT:
-        return call_of(via, values, heads_first=True)._replace(gradient=trains)
+        call = call_of(via, values, heads_first=True)
+        return call._replace(gradient=trains, returns=returns)
     q, k, v = (values[x] for x in ("query", "key", "value"))
     dropout, scale = values.get("dropout_p") or 0.0, values.get("scale")
     grouped = bool(values.get("enable_gqa"))
-    call = CapturedCall(via, q, k, v, mask, causal, scale, dropout, grouped, "sdpa")
+    words = via, q, k, v, mask, causal, scale, dropout, grouped
+    call = CapturedCall(*words, api="sdpa", returns=returns)
     call = call._replace(form=(form := call._replace(gradient=trains).full_form()))
     if (recorder := NOW.recorder) is not None and (form, q.device) not in recorder.kernels:
         tensors = {"query": q, "key": k, "value": v, "attn_mask": mask}

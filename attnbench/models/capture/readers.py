@@ -13,10 +13,11 @@ import torch
 
 HERE = str(Path(__file__).parent)
 PASSED = HERE, str(Path(torch.__file__).parent)
+MACHINERY = "/nn/modules/module.py", "/nn/modules/activation.py", "/functional.py", "/torch/_ops.py"
 
 
-def weights_unread(frame: types.FrameType | None) -> bool:
-    """True where the code that called nn.MultiheadAttention never reads the second of its results.
+def second_unread(frame: types.FrameType | None) -> bool:
+    """True where the code that called an attention function never reads the second of its results.
 
     It is read off the code that follows the call: ``[0]``, or two names of which the second is
     never used.
@@ -45,9 +46,9 @@ def _reads(code: types.CodeType, last: int, name: str) -> bool:
 
 
 def _in_torch(frame: types.FrameType) -> bool:
-    """True for a frame of a module's own machinery, not of a layer that calls another."""
+    """True for a frame of torch's own machinery, not of a layer that calls another."""
     name = frame.f_code.co_filename
-    return name.endswith(("/nn/modules/module.py", "/nn/modules/activation.py", "/functional.py"))
+    return name.endswith(MACHINERY)
 
 
 @lru_cache(maxsize=256)
@@ -58,7 +59,7 @@ def _unread(code: types.CodeType, last: int) -> bool:
         return True
     if after and after[0].opname in ("LOAD_CONST", "LOAD_SMALL_INT") and after[0].argval == 0:
         return after[1].opname in ("BINARY_SUBSCR", "BINARY_OP")
-    if not after or after[0].opname != "UNPACK_SEQUENCE" or after[0].argval != 2:
+    if not after or after[0].opname != "UNPACK_SEQUENCE" or after[0].argval < 2:
         return False
     stores = after[1:2] if isinstance(after[1].argval, tuple) else after[1:3]
     if any("LOAD" in x.opname or not x.opname.startswith("STORE_") for x in stores):

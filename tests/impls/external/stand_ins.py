@@ -6,6 +6,7 @@ computes softmax attention from what the library documents, as a reader here tel
 
 import importlib
 import inspect
+import math
 import os
 import sys
 import types
@@ -67,8 +68,13 @@ def blocks(edges):
 
 def attention(q, k, v, scale, visible, slopes=None):
     """Softmax attention, tokens before heads; rows that see nothing give zeros."""
+    return both(q, k, v, scale, visible, slopes)[0]
+
+
+def both(q, k, v, scale, visible, slopes=None):
+    """The same, and the log-sum-exps, heads before tokens; infinite in rows that see nothing."""
     if q.ndim == 3:
-        return attention(q[None], k[None], v[None], scale, visible, slopes)[0]
+        return tuple(x[0] for x in both(q[None], k[None], v[None], scale, visible, slopes))
     group = q.shape[2] // k.shape[2]
     assert q.shape[2] == group * k.shape[2]
     assert all(x.stride(-1) == 1 for x in (q, k, v))
@@ -80,8 +86,9 @@ def attention(q, k, v, scale, visible, slopes=None):
         n, m = scores.shape[-2:]
         away = torch.arange(n)[:, None] + m - n - torch.arange(m)
         scores = scores - slopes[:, None, None] * away.abs()
-    weights = scores.masked_fill(~(visible | blind), -torch.inf).softmax(-1)
-    return (weights @ v).masked_fill(blind, 0.0).transpose(1, 2).contiguous()
+    scores = scores.masked_fill(~(visible | blind), -torch.inf)
+    out = (scores.softmax(-1) @ v).masked_fill(blind, 0.0).transpose(1, 2).contiguous()
+    return out, scores.logsumexp(-1).masked_fill(blind[..., 0], torch.inf)
 
 
 def flash_attn(call):
@@ -279,15 +286,22 @@ class Graph:
         )
         with torch.enable_grad():
             ends = [x.detach().requires_grad_() for x in (q, k, v)]
-            out = attention(*ends, call.attn_scale, visible).transpose(1, 2)
+            out, log_sums = both(*ends, call.attn_scale, visible)
+            out = out.transpose(1, 2)
         if call.function == "sdpa":
             assert self.results[0].output and self.results[1].output == bool(call.generate_stats)
             pack[self.results[0]].copy_(out.detach())
+            if call.generate_stats:
+                pack[self.results[1]].copy_(log_sums.detach()[..., None])
             return
         assert torch.equal(pack[call.o], out.detach())
         gradients = torch.autograd.grad(out, ends, pack[call.dO])
         for symbol, gradient in zip(self.results, gradients, strict=True):
             pack[symbol].copy_(gradient.transpose(1, 2))
+
+
+ASKS = ("return_attn_probs", "return_softmax_lse", "return_lse")
+"""The arguments that ask for the log-sum-exp."""
 
 
 class Library:
@@ -364,13 +378,17 @@ class Library:
             return compute(call)
         arguments = READERS[name](call)
         call.ends = arguments[:3]
-        q, out = getattr(call, "query", arguments[0]), attention(*arguments)
+        q, (out, log_sums) = getattr(call, "query", arguments[0]), both(*arguments)
+        asks = any(getattr(call, word, False) for word in ASKS)
         if name.startswith("transformer_engine"):
             return out.flatten(-2)
-        if name.startswith("flashinfer.single_decode"):
-            return out[0]
+        if name.startswith("flashinfer"):
+            assert getattr(call, "lse_base", "log2") == "log2"
+            results = out, log_sums.mT / math.log(2)
+            results = tuple(x[0] for x in results) if "single_decode" in name else results
+            return results if asks else results[0]
         out = out.reshape(*q.shape[:-1], out.shape[-1])
-        return (out, torch.zeros(1)) if self.with_lse else out
+        return (out, log_sums, None) if asks or self.with_lse else out
 
     def object(self, base, *methods):
         """A class whose methods keep what they are told; the last computes."""

@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch.nn.attention import _registry as registry
 
+from attnbench.gate.inputs import make
 from attnbench.gate.watch import OPERATORS
+from impls.dense import einsum
 from impls.external import ROWS, torch_flash
 from impls.loading import load_function
 from impls.spec import Unavailable, Unsupported
@@ -79,6 +81,32 @@ def test_what_the_library_is_called_with_means_the_problem(rows, masks, changes,
             assert end.untyped_storage().data_ptr() == leaf.untyped_storage().data_ptr()
 
 
+@pytest.mark.parametrize(("rows", "masks", "changes", "function"), CASES)
+def test_a_log_sum_exp_is_natural_by_heads_and_none_where_nothing_is_seen(
+    rows, masks, changes, function, library
+):
+    phase = {"phase": "forward" if changes.get("phase", "train") == "train" else changes["phase"]}
+    for row, mask in product(rows, masks):
+        label = TABLE.find(row)
+        p = problem(mask, **changes | phase, lse=True)
+        if "lse" not in label.parameters:
+            assert label.supports(p.with_(device="cuda", dtype="bfloat16")) is not None
+            continue
+        q, k, v = make(p, 3).qkv
+        out, log_sums = build(label.name, p, **label.chosen)(q, k, v)
+        torch.testing.assert_close(
+            out, build(label.name, p.with_(lse=None), **label.chosen)(q, k, v)
+        )
+        scores = q @ k.repeat_interleave(p.group, 1).mT * p.scale
+        bias = p.mask.bias(p.shape)
+        scores = scores if bias is None else scores + torch.from_numpy(bias).to(q.dtype)
+        scores = scores.masked_fill(~torch.from_numpy(p.mask.visible(p.shape)), -torch.inf)
+        torch.testing.assert_close(log_sums, scores.logsumexp(-1))
+        if p.phase == "forward":
+            with pytest.raises(Unsupported, match="no gradient through its log-sum-exp"):
+                build(label.name, p.with_(phase="train"), **label.chosen)
+
+
 @pytest.mark.parametrize("kernel", ["FA3", "FA4"])
 def test_torchs_kernel_is_swapped_until_the_last_of_its_kind_is_dropped(kernel, library):
     events, row = [], f"torch.{kernel.lower()}"
@@ -90,6 +118,11 @@ def test_torchs_kernel_is_swapped_until_the_last_of_its_kind_is_dropped(kernel, 
     p = problem("causal")
     attend, other = build(row, p), torch_flash.Swapped(p, kernel, row)
     check(p, attend)
+    summing = p.with_(lse=True, phase="forward")
+    torch.testing.assert_close(
+        torch_flash.Swapped(summing, kernel, row)(*make(summing, 3).qkv),
+        einsum.build(summing)(*make(summing, 3).qkv),
+    )
     del attend
     assert registry.current_flash_attention_impl() == other.kernel == kernel
     del other

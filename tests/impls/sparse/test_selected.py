@@ -247,14 +247,28 @@ def nsa_of_fla(fla, q, k, v, g_cmp, g_slc, g_swa):
     return turned(out) + g_swa[..., None] * near
 
 
+def moba_of_fla(fla, q, k, v):
+    """Its attention over blocks that are picked; which ones, by means of whole blocks, is ours."""
+    own = torch.arange(q.shape[2])[:, None] // 8
+    means = torch.stack([block.mean(2) for block in k.split(8, 2)], 2)
+    likes = q @ means.repeat_interleave(q.shape[1] // k.shape[1], 1).mT
+    item = torch.arange(means.shape[2])
+    likes = likes.masked_fill(item == own, torch.inf).masked_fill(item > own, -torch.inf)
+    blocks = likes.topk(3, -1).indices
+    blocks = torch.where(blocks > own, -1, blocks)  # of the first tokens there are fewer
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    return turned(fla.naive_nsa_selection(*map(turned, (q, k, v, blocks)), block_size=8))
+
+
 def dsa_of_fla(fla, q, k, v, iq, ik, iw):
     return turned(fla.naive_dsa(*map(turned, (q, k, v)), iq, ik, iw, topk=6))
 
 
-@pytest.mark.parametrize("name", ["nsa", "dsa"])
+@pytest.mark.parametrize("name", ["nsa", "dsa", pytest.param("moba", marks=pytest.mark.slow)])
 def test_it_agrees_with_fla_s_plain_form(name):
     p = problem("causal", 45, heads=16, kv_heads=1, v_head_dim=16, dtype="float32")
-    by_others(fla_module(name), {"nsa": nsa_of_fla, "dsa": dsa_of_fla}[name], name, p)
+    forms = {"nsa": nsa_of_fla, "dsa": dsa_of_fla, "moba": moba_of_fla}
+    by_others(fla_module("nsa" if name == "moba" else name), forms[name], name, p)
 
 
 def dsa_of_attn_gym(modules, q, k, v, iq, ik, iw):

@@ -158,6 +158,44 @@ def test_an_operator_that_is_called_by_its_name_is_seen_once(call):
     assert site.via == "sdpa" if call is by_binding else site.via.startswith("aten ")
 
 
+SLOW = pytest.mark.slow  # it compiles
+
+
+def both(q):
+    out, log_sums = OPERATOR(q, q, q, 0.0, True)
+    return out, log_sums
+
+
+def both_by_binding(q):
+    out, log_sums = getattr(torch, FLASH)(q, q, q, 0.0, True)
+    return out, log_sums
+
+
+def one_of_two(q):
+    out, _ = OPERATOR(q, q, q, 0.0, True)
+    return (out,)
+
+
+def one_by_binding_compiled(q):
+    return torch.compile(lambda x: (getattr(torch, FLASH)(x, x, x, 0.0, True)[0] * 2,))(q)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [both, both_by_binding, one_of_two, pytest.param(one_by_binding_compiled, marks=SLOW)],
+)
+def test_the_log_sum_exp_of_an_operator_is_asked_for_where_it_is_read(call):
+    q, _, _ = qkv()
+    plain = call(q)
+    with attnbench.capture() as calls:
+        again = call(q)
+    assert all(map(torch.equal, plain, again)) and len(plain) == 1 + ("both" in call.__name__)
+    site = only(calls)
+    asked = " lse" * ("both" in call.__name__)
+    assert str(site.problem) == f"b2 h4/4 n16 d8 f32 causal forward{asked}" and site.faithful
+    assert (site.call.returns, site.calls) == (asked.strip(), 1)
+
+
 def test_operators_keep_their_place_in_torchs_tables_and_are_put_back():
     from torch._decomp import decomposition_table
 
