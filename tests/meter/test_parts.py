@@ -21,10 +21,11 @@ FORMS = {
     "peaky": {"inputs": "peaky", "heads": 1, "kv_heads": 1, "batch": 1},
 }
 CELLS = [
-    pytest.param(name, form, marks=[pytest.mark.slow] * slow)
+    (name, form)
+    if name == "nsa" or form in ("train", "decode")
+    else pytest.param(name, form, marks=pytest.mark.slow)
     for name in LABELS
     for form in FORMS
-    for slow in [name != "nsa" and form not in ("train", "decode")]
 ]
 
 
