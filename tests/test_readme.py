@@ -65,6 +65,7 @@ def test_the_variant_that_is_shown_passes_the_check_as_it_stands(tmp_path, monke
         assert re.search(r"mine\s+27 of 27", well(*shlex.split(line)[1:]).stdout)
 
 
+@pytest.mark.slow
 def test_the_plugin_that_is_shown_is_one(tmp_path, monkeypatch):
     """A commit of its files has the rows, which pass the check, and the edit that is shown fits."""
     page = (ROOT / "docs" / "plugin.md").read_text()

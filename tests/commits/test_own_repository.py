@@ -78,13 +78,14 @@ def verdicts(found):
     return {cell.variant: verdict for cell, verdict in found.judged()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernels", "way"),
     [
-        pytest.param("flat", "declared", marks=pytest.mark.slow),
+        ("flat", "declared"),
         ("flat", "a copy is installed"),
-        pytest.param("src", "the work tree is installed", marks=pytest.mark.slow),
-        pytest.param("src", "table", marks=pytest.mark.slow),
+        ("src", "the work tree is installed"),
+        ("src", "table"),
     ],
     indirect=["kernels"],
 )
@@ -160,6 +161,7 @@ def test_rows_that_a_commit_lacks_are_not_those_that_are_installed(kernels, site
         own_names([before], where)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", ["flat"], indirect=True)
 def test_code_that_is_not_the_commits_is_refused(kernels, site, monkeypatch):
     """A package in a folder of another name, found where it is installed or worked on."""

@@ -194,7 +194,7 @@ def records(draw):
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(records())
 def test_any_record_is_valid_by_the_schema_and_comes_back_as_it_went(made):
     sent = json.loads(made.line())

@@ -33,6 +33,15 @@ FORMS = {
     "a state": {"phase": "train", "state": True},
     "another scale": {"phase": "train", "scale": 0.6},
 }
+IN_EVERY_FORM = ("ssd", "kda")
+"""Between them they take each gate, and one a channel; the others' other forms are slow tests."""
+CELLS = [
+    (name, form)
+    if name in IN_EVERY_FORM or form in ("train", "decode")
+    else pytest.param(name, form, marks=pytest.mark.slow)
+    for name in GATED
+    for form in FORMS
+]
 
 
 def valid(name, x):
@@ -40,8 +49,7 @@ def valid(name, x):
     return bool((x <= 0).all() if name == "g" else ((x > 0) & (x < 1)).all())
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", GATED)
+@pytest.mark.parametrize(("name", "form"), CELLS)
 def test_a_row_whose_gates_are_inputs_is_measured_in_every_form(cells, name, form):
     problem = CAUSAL.with_(**FORMS[form])
     record = cells.measure(table().find(name), problem, bits_s=1.0)
@@ -60,7 +68,12 @@ def test_a_row_whose_gates_are_inputs_is_right_on_other_kinds_and_can_be_probed(
 
 
 @pytest.mark.parametrize(
-    ("name", "width", "seed"), [("gated_delta", 128, 3), ("gated_delta", 128, 6), ("kda", 64, 4)]
+    ("name", "width", "seed"),
+    [
+        ("gated_delta", 128, 3),
+        pytest.param("gated_delta", 128, 6, marks=pytest.mark.slow),
+        ("kda", 64, 4),
+    ],
 )
 def test_the_delta_rules_are_right_where_many_products_of_a_chunk_cancel(name, width, seed):
     row, sizes = table().find(name), {"heads": 4, "kv_heads": 4, "q_len": 192, "kv_len": 192}

@@ -20,10 +20,16 @@ FORMS = {
     "decode": {"phase": "decode", "q_len": 2},
     "peaky": {"inputs": "peaky", "heads": 1, "kv_heads": 1, "batch": 1},
 }
+CELLS = [
+    (name, form)
+    if name == "nsa" or form in ("train", "decode")
+    else pytest.param(name, form, marks=pytest.mark.slow)
+    for name in LABELS
+    for form in FORMS
+]
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", LABELS)
+@pytest.mark.parametrize(("name", "form"), CELLS)
 def test_a_row_that_selects_is_measured_in_parts_and_says_what_it_keeps(cells, name, form):
     problem = CAUSAL.with_(**FORMS[form])
     record = cells.measure(table().find(LABELS[name]), problem, bits_s=1.0)

@@ -103,20 +103,16 @@ IN_RANK_1 = (
 )
 
 
+@pytest.mark.slow  # a team that was in trouble is ended
 @pytest.mark.parametrize(
     ("deed", "status", "says"),
     [
         ("os.kill(os.getpid(), 9)", "crashed", "rank 1 died of SIGKILL in its forward pass"),
-        *(
-            pytest.param(*row, marks=pytest.mark.slow)  # a team that was in trouble is ended
-            for row in [
-                ("time.sleep(1000)", "timed_out", "its ranks were still at their forward pass"),
-                ("raise ValueError('no')", "failed", "rank 1 raised ValueError at planted"),
-                ("return out * 1.001", "wrong", "relative error of forward"),
-                ("q.zero_().copy_(q)", "wrong", "rank 1: it changed its input q"),
-                ("torch.set_num_threads(3)", "wrong", "rank 1: it left changed what other"),
-            ]
-        ),
+        ("time.sleep(1000)", "timed_out", "its ranks were still at their forward pass"),
+        ("raise ValueError('no')", "failed", "rank 1 raised ValueError at planted"),
+        ("return out * 1.001", "wrong", "relative error of forward"),
+        ("q.zero_().copy_(q)", "wrong", "rank 1: it changed its input q"),
+        ("torch.set_num_threads(3)", "wrong", "rank 1: it left changed what other"),
     ],
 )
 def test_what_one_rank_does_is_said_of_it_and_the_next_cell_gets_new_ones(

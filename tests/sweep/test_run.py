@@ -73,6 +73,7 @@ print(freed())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("allocator", "kept"), [("plain", False), ("kept", True)])
 def test_freed_pages_stay_in_a_worker_only_where_that_is_asked_for(allocator, kept):
     with LocalEngine(Settings(allocator=allocator)) as engine:

@@ -192,6 +192,7 @@ for _ in range(5):
 """
 
 
+@pytest.mark.slow
 def test_a_compiled_call_has_its_line_and_its_kernel_where_the_program_loads_the_compiler(capture):
     _, calls, _ = capture(COMPILED)
     (site,) = calls.sites
@@ -201,6 +202,7 @@ def test_a_compiled_call_has_its_line_and_its_kernel_where_the_program_loads_the
     assert (site.via, site.call.kernel, site.call.gradient) == ("sdpa, compiled", "flash", False)
 
 
+@pytest.mark.slow
 def test_a_function_in_the_place_of_torchs_is_named(capture):
     status, calls, said = capture(
         "def own(q, k, v): return q\n"
@@ -213,6 +215,7 @@ def test_a_function_in_the_place_of_torchs_is_named(capture):
     assert "attention calls were met, and none could be recorded" in words
 
 
+@pytest.mark.slow
 def test_other_shapes_at_every_step_of_several_threads_are_counted(capture):
     status, calls, said = capture(
         "def work(n):\n"
@@ -226,7 +229,10 @@ def test_other_shapes_at_every_step_of_several_threads_are_counted(capture):
 
 @pytest.mark.parametrize(
     ("end", "words"),
-    [("sys.exit(3)", "status 3"), ("time.sleep(1); os.kill(os.getpid(), 9)", "signal 9")],
+    [
+        ("sys.exit(3)", "status 3"),
+        pytest.param("time.sleep(1); os.kill(os.getpid(), 9)", "signal 9", marks=pytest.mark.slow),
+    ],
 )
 def test_however_a_program_ends_what_it_called_is_kept(capture, end, words):
     status, calls, said = capture(f"attend(20)\n{end}")
@@ -234,6 +240,7 @@ def test_however_a_program_ends_what_it_called_is_kept(capture, end, words):
     assert counted(calls) == {CAUSAL: 20} and not calls.complete
 
 
+@pytest.mark.slow
 def test_a_program_that_runs_on_is_ended_after_its_seconds_though_it_ignores_signals(
     capture, monkeypatch
 ):

@@ -84,6 +84,7 @@ def test_less_work_is_kept_and_a_later_run_does_less_and_says_so(kept, table, tm
     assert list(read_header(only_run(tmp_path / "out"))["tuned"]["slow"]) == ["work=1"]
 
 
+@pytest.mark.slow
 def test_a_candidate_that_is_wrong_is_a_finding_and_never_kept(kept, table):
     done = well("tune", "liar", *SMALL, *MARGIN, *table, "--seq", "64", "--heads", "2", status=1)
     out = text(done)

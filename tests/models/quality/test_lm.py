@@ -235,6 +235,7 @@ def test_layers_are_tried_one_by_one(measured):
         assert all(base["loss"] < loss < passage["loss"] for loss in alone.values())
 
 
+@pytest.mark.slow
 def test_after_a_distillation_more_is_kept_and_the_model_is_as_it_was(measured, monkeypatch):
     monkeypatch.setattr(distil, "perf_counter", count().__next__)  # a step a second
     row = measured("linear.elu", distil_s=25.0)

@@ -104,7 +104,9 @@ UNITS = {
 """The head of the table, the axis, and by hand what training with matmul at 128 tokens is."""
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize(
+    "unit", ["tflops", *(pytest.param(u, marks=pytest.mark.slow) for u in ("ms", "share"))]
+)
 def test_the_unit_changes_figures_table_and_answers(small, unit):
     head, axis, value, ends = UNITS[unit]
     tab = small()
@@ -170,7 +172,13 @@ def test_a_number_leads_to_its_record_and_the_command_that_repeats_it(small):
 
 
 @pytest.mark.parametrize(
-    "source", [".verdicts .use .name", ".headline button", "#cells .name", "#scaling text"]
+    "source",
+    [
+        ".verdicts .use .name",
+        pytest.param(".headline button", marks=pytest.mark.slow),
+        pytest.param("#cells .name", marks=pytest.mark.slow),
+        "#scaling text",
+    ],
 )
 def test_a_name_opens_the_panel_of_its_variant_wherever_it_stands(small, source):
     tab = small()
@@ -204,6 +212,7 @@ def test_a_panel_says_what_a_variant_is_how_it_does_and_how_it_is_used(small):
     assert "8.00× slower" in seen(tab, "#about-here li")[0]
 
 
+@pytest.mark.slow
 def test_print_is_light_has_the_answers_and_the_figures_and_few_pages(visit):
     tab = visit(Path(__file__).parents[3] / "reports" / "cpu" / "index.html", color_scheme="dark")
     tab.emulate_media(media="print", color_scheme="dark")
@@ -216,7 +225,7 @@ def test_print_is_light_has_the_answers_and_the_figures_and_few_pages(visit):
     assert all(figures.evaluate_all("all => all.map(f => f.querySelector('svg') !== null)"))
 
 
-@pytest.mark.parametrize("width", [390, 1024, 1440])
+@pytest.mark.parametrize("width", [390, pytest.param(1024, marks=pytest.mark.slow), 1440])
 def test_nothing_is_wider_than_the_window(small, width):
     tab = small(width=width)
     figure(tab, "scaling")
@@ -256,17 +265,24 @@ BROKE = runs.untimed("sdpa", "failed", "it broke")
 LATER = dict.fromkeys(("memory", "error", "cost", "share_of_ceiling", "distance"))
 """The fields that an older attnbench left out."""
 ODD = {
-    "nothing measured": [[BROKE]],
-    "an older record": [[runs.timed("x" * 80, family="", **LATER)]],
-    "nothing exact, energy": [[runs.other("gla", n, n, energy=JOULES) for n in (64, 128)]],
-    "two hundred variants": [runs.many(200, (64, 128))],
-    "markup": [runs.crowd(12), [*map(runs.timed, ("a,b&c=d#'\"%", "*all"), (1e-3, 2e-3))], [BROKE]],
+    "nothing measured": lambda: [[BROKE]],
+    "an older record": lambda: [[runs.timed("x" * 80, family="", **LATER)]],
+    "nothing exact, energy": lambda: [[runs.other("gla", n, n, energy=JOULES) for n in (64, 128)]],
+    "two hundred variants": lambda: [runs.many(200, (64, 128))],
+    "markup": lambda: [
+        runs.crowd(12),
+        [*map(runs.timed, ("a,b&c=d#'\"%", "*all"), (1e-3, 2e-3))],
+        [BROKE],
+    ],
 }
 
 
-@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize(
+    "odd",
+    [pytest.param(odd, marks=[pytest.mark.slow] * (odd == "two hundred variants")) for odd in ODD],
+)
 def test_whatever_was_measured_there_is_a_page_and_no_empty_frame(visit, filled, odd, tmp_path):
-    records = ODD[odd]
+    records = ODD[odd]()
     (tmp_path / "index.html").write_text(html.render(filled(*records)), "utf-8")
     tab = visit(tmp_path / "index.html", width=1280)
     timed = any(record.time for some in records for record in some)
