@@ -320,6 +320,7 @@ variants VARIANT *: all of the table that take a causal mask if none
 --passages N count =4: of each length; 4 if not given
 --seed N seed =0: of the passages' places, and of what is to be found in them; 0 if not given
 --layers N,… numbers: these layers also one by one, the variant in that one alone
+--hybrid N,… numbers: also with one layer in N left exact, the variant in the rest: 2,4,8
 --distil S seconds: then each that isn't exact learns the original's predictions for so many seconds
 --resume FILE: go on from what an earlier call kept, variant by variant
 + model

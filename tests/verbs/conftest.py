@@ -94,6 +94,8 @@ def model(monkeypatch):
         elif question["answer"] == f"{lm.WORKER_MODULE}:variant":
             answer = answers.get(question["variant"])
             some = [passage(n, kl=0.1) for n in range(question["passages"])]
+            for each in some:
+                each["hybrids"] = {str(ratio): {**each, "kl": 0.05} for ratio in question["hybrid"]}
             stages = [{"status": "measured", "reason": "", "passages": each} for each in some]
             yield from stages if answer is None else answer() if callable(answer) else answer
         elif question["answer"].endswith(":original"):

@@ -60,6 +60,7 @@ def test_after_ctrl_c_what_is_done_is_kept(model, call, kept):
 
 def test_a_language_model_goes_on_variant_by_variant_from_what_was_kept(model, call, kept):
     words = ("lm", "sdpa", "linear.elu", "topk", "--model", "small", "--threads", 1)
+    words += ("--hybrid", "3")
 
     def killed():
         signal.raise_signal(signal.SIGINT)
@@ -68,17 +69,18 @@ def test_a_language_model_goes_on_variant_by_variant_from_what_was_kept(model, c
     model["topk"] = killed
     status, out, _ = call(*words)
     first = kept("lm")
-    assert status == 130 and "linear.elu" in out
+    assert status == 130 and "linear.elu, 1 in 3 exact" in out
     asked_again = []
     model["sdpa"] = model["linear.elu"] = lambda: asked_again.append(1) or []
     del model["topk"]
     status, out, err = call(*words, "--resume", first)
-    assert status == 0 and "topk" in out and not asked_again, err
+    assert status == 0 and not asked_again, err
+    assert "linear.elu, 1 in 3 exact" in out and "topk, 1 in 3 exact" in out
     files = sorted(first.parent.glob("*-lm.json"))
     rows = [json.loads(file.read_text())["rows"] for file in files]
     assert rows[1][:2] == rows[0][:2] and rows[1][2]["status"] == "measured"
     status, _, err = call(*words, "--resume", first, "--seed", 1)
-    words = "was made with another choice of lengths, passages, seed or layers"
+    words = "was made with another choice of lengths, passages, seed, layers or hybrids"
     assert status == 2 and words in err
 
 

@@ -72,6 +72,8 @@ class LmOptions:
     """Which are also measured with the variant in that one alone."""
     distil_s: float = 0.0
     """Seconds of distillation of each that isn't exact."""
+    hybrid: tuple[int, ...] = ()
+    """Each that isn't exact is also measured with one layer in so many left exact."""
 
     def plan(
         self, files: ModelFiles, book: str, tables: Sequence[str], threads: int = 1
@@ -79,7 +81,8 @@ class LmOptions:
         """What the process is asked."""
         once_s = files.passage_s * self.passages * sum(self.seq) / 512 * pace()
         once_s /= threads**0.8  # more of them help less
-        each_s = (2.4 + 1.3 / self.passages + len(self.layers)) * once_s + self.distil_s
+        passes = 2.4 * (1 + len(self.hybrid)) + 1.3 / self.passages + len(self.layers)
+        each_s = passes * once_s + self.distil_s
         return TrialPlan(
             worker_module=WORKER_MODULE,
             question=asdict(self) | {"tables": list(tables), "model": files.to_dict()},
@@ -108,6 +111,9 @@ def start(arguments: argparse.Namespace) -> TaskRun:
     arguments.threads = arguments.threads or this_machine().cores
     session = session_with(arguments, files.facts(), [book])
     layers = tuple(sorted(set(arguments.layers or ())))
+    ratios = tuple(sorted(set(arguments.hybrid or ())))
+    if ratios and ratios[0] < 2:
+        raise CantBeDone(f"--hybrid {ratios[0]}: all layers would be exact; give 2 or more")
     options = LmOptions(
         session.dtype,
         session.device,
@@ -116,6 +122,7 @@ def start(arguments: argparse.Namespace) -> TaskRun:
         arguments.seed,
         layers,
         arguments.distil or 0.0,
+        ratios,
     )
     header = session.header(arguments, asdict(options))
     threads = session.settings.threads
@@ -134,7 +141,7 @@ ASKED = {
     "protocol": "protocol",
     "model": "model",
     "texts": "text",
-    "wanted": "choice of lengths, passages, seed or layers",
+    "wanted": "choice of lengths, passages, seed, layers or hybrids",
     "settings": "number of threads",
     "tuned": "tuning",
 }
@@ -149,7 +156,8 @@ def earlier_rows(file: Path, header: Row) -> dict[str, Row]:
     if evidence.kind != "lm":
         raise CantBeDone(f"--resume {file} is evidence of {evidence.kind}, not of lm")
     plain = from_json(json.dumps(short_in(msgspec.to_builtins(header))))
-    other = [word for name, word in ASKED.items() if evidence.made.get(name) != plain.get(name)]
+    made = {**evidence.made, "wanted": {"hybrid": []} | evidence.made.get("wanted", {})}
+    other = [word for name, word in ASKED.items() if made.get(name) != plain.get(name)]
     if other:
         raise CantBeDone(
             f"--resume {file} was made with another {listed(other)}: what it holds can't stand "
@@ -180,11 +188,10 @@ def results(evidence: Evidence) -> list[ResultGroup]:
         some = [each for each in some if each.pairs]
         if not some:
             continue
-        confidence = 1 - (1 - VERDICT_CONFIDENCE) / (2 * len(some))
-        ranks = rank_by_loss(some)
-        at = f"passages of {seq:,} tokens"
-        likely = [original_result(own), *(each.result(ranks, confidence) for each in some)]
-        groups.append(ResultGroup(at, "likelihood", LEVEL, BASELINE, likely))
+        groups.append(likelihood_group(f"passages of {seq:,} tokens", own, some))
+        ratios = evidence.made["wanted"].get("hybrid", ())
+        if mixed := [each.hybrid(n) for each in some for n in ratios if each.has_hybrids]:
+            groups.append(likelihood_group(f"hybrids, {seq:,} tokens", own, mixed))
         needles = [Result(BASELINE, "softmax", "", scores=needle_scores(own))]
         needles += [each.about(scores=needle_scores(each.rows)) for each in some]
         at = f"needles in {seq:,} tokens"
@@ -194,6 +201,16 @@ def results(evidence: Evidence) -> list[ResultGroup]:
             at = f"in one layer alone, {seq:,} tokens"
             groups.append(ResultGroup(at, f"layer {layers[0]}", LEVEL, BASELINE, alone))
     return groups
+
+
+def likelihood_group(
+    setting: str, own: Sequence[PassageRow], some: Sequence[VariantPassages]
+) -> ResultGroup:
+    """What is predicted, with the times, and the ranks."""
+    confidence = 1 - (1 - VERDICT_CONFIDENCE) / (2 * len(some))
+    ranks = rank_by_loss(some)
+    likely = [original_result(own), *(each.result(ranks, confidence) for each in some)]
+    return ResultGroup(setting, "likelihood", LEVEL, BASELINE, likely)
 
 
 @dataclass(frozen=True)
@@ -214,6 +231,18 @@ class VariantPassages:
         """The variant's and the original's of each passage."""
         by_number = {each["passage"]: each for each in self.own}
         return [(each, by_number[each["passage"]]) for each in self.rows]
+
+    @property
+    def has_hybrids(self) -> bool:
+        """Whether it was measured with some layers exact."""
+        return bool(self.rows[0].get("hybrids"))
+
+    def hybrid(self, ratio: int) -> VariantPassages:
+        """The passages of the variant with one layer in ``ratio`` left exact."""
+        passages = [each | each["hybrids"][str(ratio)] for each in self.rows]
+        name = f"{self.row['variant']}, 1 in {ratio} exact"
+        row = {**self.row, "variant": name, "passages": passages, "distilled": None}
+        return VariantPassages(row, self.own, self.seq)
 
     @property
     def lost(self) -> list[float]:

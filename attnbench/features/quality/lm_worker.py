@@ -13,7 +13,7 @@ import copy
 import math
 import random
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -217,6 +217,8 @@ def original(question: Mapping[str, Any]) -> Stages:
     check_layers(timed)
     if question["layers"] and max(question["layers"]) >= layers:
         raise CantBeDone(f"--layers {max(question['layers'])}: its layers are 0 to {layers - 1}")
+    if question["hybrid"] and max(question["hybrid"]) > layers:
+        raise CantBeDone(f"--hybrid {max(question['hybrid'])}: it has {layers} layers")
     tokens = tokenize(question["book"])
     passages = list(all_passages(question, tokenize, tokens))
     rest = blocks_between(tokens, [passage.source for _, _, passage in passages])
@@ -231,7 +233,7 @@ def original(question: Mapping[str, Any]) -> Stages:
         seconds, out = timed.run(whole)
         reference_kV = out.logits[0, kl_places(passage) - 1].float().log_softmax(-1)
         facts = {"whole": whole, "reference": reference_kV, "last": out.logits[0, -1].clone()}
-        torch.save({"passage": passage, "seq": seq, **facts}, folder / f"{at}.pt")
+        torch.save({"passage": passage, "seq": seq, "number": number, **facts}, folder / f"{at}.pt")
         row = outcome(out.logits[0], passage, whole, None)
         if row["loss"] is None:
             row = {"status": "failed", "reason": f"its loss on {seq} tokens is not a number"}
@@ -282,13 +284,15 @@ class VariantInModel:
             )
         return result
 
-    def pair(self, ids: Sequence[int], last_V: Tensor) -> tuple[list[float], Any]:
+    def pair(
+        self, ids: Sequence[int], last_V: Tensor, only: Collection[int] | None
+    ) -> tuple[list[float], Any]:
         """Seconds of the original's pass and of the variant's, in random order, and what the
-        variant gives.
+        variant gives; ``only``: the layers that it is in.
         """
         names, outs, seconds = (self.original, self.name), dict[str, Any](), dict[str, float]()
         for name in self.chance.sample(names, 2):
-            self.swappable.use(name)
+            self.swappable.use(name, only)
             seconds[name], out = self.timed.run(ids)
             if name == self.name:
                 outs[name] = out
@@ -296,17 +300,36 @@ class VariantInModel:
                 raise RuntimeError("the original does not give what it gave before")
         return [seconds[name] for name in names], outs[self.name]
 
-    def token_pairs(self, ids: Sequence[int], cache: Any) -> list[list[float]]:
+    def token_pairs(
+        self, ids: Sequence[int], cache: Any, only: Collection[int] | None
+    ) -> list[list[float]]:
         """Seconds of a decoded token with the original and with the variant."""
         pairs: list[list[float]] = []
         for turn in range(TOKENS + 1):  # the first is a warm-up
             seconds = dict[str, float]()
             for name in self.chance.sample((self.original, self.name), 2):
-                self.swappable.use(name)
+                self.swappable.use(name, only)
                 # a copy, since what is added to a cache can't be taken away in every model
                 seconds[name], _ = self.timed.run(ids[-1:], copy.deepcopy(cache))
             pairs += [[seconds[self.original], seconds[self.name]]] if turn else []
         return pairs
+
+    def figures(
+        self, record: Mapping[str, Any], decodes: bool, only: Collection[int] | None = None
+    ) -> dict[str, Any]:
+        """What a passage shows of the variant, in all layers or in ``only`` these; raises Wrong."""
+        passage, whole = record["passage"], record["whole"]
+        seconds, out = self.pair(whole, record["last"], only)
+        row = outcome(out.logits[0], passage, whole, record["reference"])
+        if row["loss"] is None or row["kl"] is None:
+            where = f"passage {record['number']} of {record['seq']} tokens"
+            raise Wrong(f"{where} has a loss that is no number")
+        tokens = self.token_pairs(whole, out.past_key_values, only) if decodes else []
+        return {"step_s": seconds, **row, "token_s": tokens}
+
+    def hybrid_layers(self, ratio: int) -> list[int]:
+        """The layers that the variant is in where the last of every ``ratio`` stays exact."""
+        return [n for n in range(len(self.swappable.layers)) if (n + 1) % ratio]
 
     def in_one_layer(self, ids: Sequence[int], number: int) -> Any:
         """What the model gives with the variant in one layer alone."""
@@ -357,18 +380,18 @@ def _figures(trial: VariantInModel, question: Mapping[str, Any]) -> Stages:
             lengths.add(seq)
             yield from ({"amiss": words} for words in amiss)
             yield {"error": trial.judged.worst}
-        seconds, out = trial.pair(whole, record["last"])
-        row = outcome(out.logits[0], passage, whole, record["reference"])
-        if row["loss"] is None or row["kl"] is None:
-            raise Wrong(f"passage {own['passage']} of {seq} tokens has a loss that is no number")
-        row["token_s"] = trial.token_pairs(whole, out.past_key_values) if decodes else []
-        del out
+        row = trial.figures(record, decodes)
+        row["hybrids"] = {
+            str(ratio): trial.figures(record, decodes, trial.hybrid_layers(ratio))
+            for ratio in question["hybrid"]
+            if not trial.row.exact
+        }
         row["layers"] = {}
         for number in question["layers"]:
             alone = trial.in_one_layer(whole, number)
             row["layers"][str(number)] = outcome(alone.logits[0], passage, whole, None)["loss"]
         losses.setdefault(seq, []).append((row["loss"], own["loss"]))
-        facts = {"seq": seq, "passage": own["passage"], "step_s": seconds}
+        facts = {"seq": seq, "passage": own["passage"]}
         yield {"status": "measured", "reason": "", "passages": {**facts, **row}}
     if question["distil_s"] and not trial.row.exact:
         yield from _distilled(trial, question)

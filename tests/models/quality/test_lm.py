@@ -1,14 +1,17 @@
 """A language model with variants in it: what is measured of each, and what is not what it says."""
 
+import copy
 import json
 import math
 import random
 from itertools import count
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers import AutoModelForCausalLM
 
 import impls
 from attnbench.core.evidence import Evidence
@@ -225,6 +228,24 @@ def test_a_variant_and_itself_under_another_name_have_one_rank(measured):
     ratio = math.exp((sum(base) - sum(losses)) / PASSAGES)
     assert by_name["linear.elu"].scores["likelihood"].value == pytest.approx(ratio)
     assert {*found.results[0].scores} == {"found", "at 5%", "at 35%", "at 65%", "at 90%"}
+
+
+def test_a_hybrid_is_the_model_with_the_last_of_so_many_layers_exact(measured):
+    row = measured("linear.elu", hybrid=(3,))
+    name, folder = "attnbench:linear.elu", Path(measured.question["folder"])
+    how = {"attn_implementation": name, "dtype": torch.float32}
+    model = AutoModelForCausalLM.from_pretrained(SMALL.folder, **how)
+    exact = copy.deepcopy(model.config)
+    exact._attn_implementation = "eager"
+    model.model.layers[2].self_attn.config = exact
+    for passage in row["passages"]:
+        record = torch.load(folder / f"{passage['passage']}.pt", weights_only=False)
+        with torch.no_grad():
+            logits = model(torch.tensor([record["whole"]])).logits[0]
+        expected = lm_worker.outcome(logits, record["passage"], record["whole"], None)
+        assert passage["hybrids"]["3"]["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+        assert passage["loss"] != pytest.approx(expected["loss"], rel=1e-3)
+    assert measured("sdpa", hybrid=(3,))["passages"][0]["hybrids"] == {}
 
 
 def test_layers_are_tried_one_by_one(measured):
