@@ -191,6 +191,7 @@ def test_who_fails_is_not_run_and_says_why(deed, limit_s, reason):
     assert bool(one.remedy) == (deed != "refuses")
 
 
+@pytest.mark.slow
 def test_it_has_the_rulers_environment_and_its_own_threads():
     one = outcome(claim(measure=f"{DEEDS}:environment"), claims.ClaimRequest(seed=7, threads=1))
     seen = dict(one.findings.tables[0].rows)

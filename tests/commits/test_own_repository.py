@@ -145,6 +145,7 @@ def test_a_repository_without_rows_is_refused_and_asv_is_for_a_clone(kernels, wo
     assert status == 2 and why in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", ["flat"], indirect=True)
 def test_rows_that_a_commit_lacks_are_not_those_that_are_installed(kernels, site):
     """The first of these commits has neither code nor entry point; both are installed, under the

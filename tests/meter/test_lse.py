@@ -87,7 +87,7 @@ def test_a_row_gives_the_log_sums_of_torch_and_their_gradient(row, p):
             torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [n for n in ROWS if n != "sdpa.flash"])
 def test_a_row_that_serves_it_is_measured_and_both_outputs_are_judged(cells, name, dtype):
     p = problem("causal+window:9,0", phase="train", dtype=dtype, sinks=True)

@@ -159,7 +159,9 @@ def test_files_that_hold_something_else_are_named_at_once_and_before_it_goes_on(
         start.resume(run.path, tables=rows)
 
 
-@pytest.mark.parametrize("file", ["core.py", "rows.py", "helper.cu"])
+@pytest.mark.parametrize(
+    "file", [pytest.param("core.py", marks=pytest.mark.slow), "rows.py", "helper.cu"]
+)
 def test_an_installed_plugins_files_are_code(tmp_path, monkeypatch, file):
     """Rows of an entry point, whose package is imported nowhere in this process."""
     site, package = tmp_path / "site", tmp_path / "work" / "mykernels"

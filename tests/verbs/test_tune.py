@@ -62,6 +62,7 @@ def table(tmp_path_factory):
 # ---- for real, in a worker -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_less_work_is_kept_and_a_later_run_does_less_and_says_so(kept, table, tmp_path):
     grid = (*["--seq", "96", "--heads", "2", "--head-dim", "16", "--mask", "causal"], *table)
     done = well("tune", "slow", *SMALL, *MARGIN, *grid, "--json")

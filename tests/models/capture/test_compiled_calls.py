@@ -65,6 +65,7 @@ def test_its_calls_are_counted_and_timed_forward_and_backward(backend):
     assert not any("how often they ran" in line for line in calls.unseen)
 
 
+@pytest.mark.slow
 def test_lengths_stay_free_and_a_mask_has_its_values():
     def graphs():
         before = counters["stats"]["unique_graphs"]

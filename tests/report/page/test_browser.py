@@ -319,7 +319,14 @@ def test_a_table_of_too_much_says_so_and_without_its_script_the_page_answers(
     context.close()
 
 
-@pytest.mark.parametrize("points", [[(1, 3), (2, 4), (3, 1)], [(2, 2), (1, 1)], []])
+@pytest.mark.parametrize(
+    "points",
+    [
+        [(1, 3), (2, 4), (3, 1)],
+        pytest.param([(2, 2), (1, 1)], marks=pytest.mark.slow),
+        pytest.param([], marks=pytest.mark.slow),
+    ],
+)
 def test_the_frontier_is_what_nothing_beats_in_both(small, points):
     kept = script(small(), "frontier", [{"x": x, "y": y} for x, y in points])
     best = [p for p in points if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in points)]
