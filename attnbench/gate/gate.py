@@ -98,7 +98,7 @@ def gate(
         if define is not None:
             verdict.second = _on_another_set(judged, call, reference, define)
             if judged.mean is not None:
-                verdict.distance = _distance(judged, judged.mean, verdict.truth[0], define)
+                verdict.distance = _distance(judged, judged.mean(), verdict.truth[0], define)
         hygiene.check_nothing_left(threads)
     except Wrong as wrong:
         verdict.reason = str(wrong)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -125,8 +125,9 @@ class Judged:
     inputs: Inputs
     softmax: Reference
     """Of a layer only what its variants share: which rows, under which upstream gradient."""
-    mean: Tensor | None
-    """What ``mean_v`` makes of the rows, in float64: the zero of skill. None of a layer."""
+    mean: Callable[[], Tensor] | None
+    """Makes once what ``mean_v`` makes of the rows, in float64: the zero of skill. None of a
+    layer."""
     entropy: float | None
     dout: Tensor | None
     """An upstream gradient with no zeros, for what is timed: zeros could be skipped."""
@@ -162,7 +163,7 @@ def judge(problem: Problem, inputs: Inputs, seed: int) -> Judged:
     if problem.level != "core":
         return Judged(problem, inputs, Reference(rows, dout), None, None, dense, None, seed)
     softmax, entropy = of_rows(problem, inputs, rows, dout, seed)
-    mean = exact(problem, *inputs.qkv, rows, uniform=True).out
+    mean = cache(lambda: exact(problem, *inputs.qkv, rows, uniform=True).out)
     whole = None
     if not every and _scores(problem) <= WHOLE_SCORES:  # in float32 at the least
         wider = inputs if problem.dtype == "float64" else inputs.map(Tensor.float)

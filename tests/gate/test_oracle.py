@@ -109,7 +109,7 @@ def test_the_mean_is_that_of_the_values_in_sight_and_the_entropy_is_softmaxs(tru
     inputs, seen = make(problem, 3), visible(mask, problem.shape)
     judged = judge(problem, inputs, 0)
     v = np.repeat(inputs["v"].double().numpy(), 2, 1)
-    near(judged.mean, seen / np.maximum(seen.sum(-1, keepdims=True), 1) @ v)
+    near(judged.mean(), seen / np.maximum(seen.sum(-1, keepdims=True), 1) @ v)
     assert judged.entropy == pytest.approx(wanted(truth, problem, inputs, None)[4], abs=1e-12)
 
 
