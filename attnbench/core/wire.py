@@ -34,11 +34,15 @@ def _finite(value: Any) -> Any:
 
 
 def _encoded(value: Any) -> Any:
-    """What msgspec doesn't know: a mask, numpy's numbers, a mapping that can't be changed."""
-    if isinstance(value, Mask):
+    """What msgspec doesn't know: a mask, kinds of text (a version of torch's) and of number
+    (numpy's), a mapping that can't be changed.
+    """
+    if isinstance(value, Mask | str):
         return str(value)
     if isinstance(value, float):
         return float(value)
+    if isinstance(value, int):
+        return int(value)
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{value!r} is no value of JSON")

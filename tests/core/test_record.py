@@ -1,6 +1,8 @@
 """What a record may say: the types and the published schema, held against each other."""
 
 import json
+import math
+from types import MappingProxyType
 from typing import get_args
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from attnbench.core import record
 from attnbench.core.record import Error, Record, Status, Time, read_record
 from attnbench.core.wire import plain
+from impls.masks import Mask
 from impls.problem import MOST, Problem
 from impls.spec import DTYPES, PHASES, Computes, Level
 from tests.calling import ROOT, VALID
@@ -225,3 +228,18 @@ def test_a_slow_host_is_no_doubt_of_a_time_whose_calls_were_queued_ahead():
 def test_a_record_of_gates_that_keys_made_goes_by_that_form(variant, options, name):
     values = plain(Record(status="failed", reason="x", variant=variant, problem=Problem()))
     assert read_record({**values, "options": options}).variant == name
+
+
+def test_kinds_of_text_and_number_are_written_as_json_has_them():
+    class Text(str): ...
+
+    class Whole(int): ...
+
+    sent = {
+        "text": Text("2.13"),
+        "whole": Whole(3),
+        "mask": Mask.parse("causal"),
+        1: (math.inf, 0.5),
+    }
+    read = json.loads(json.dumps(plain(MappingProxyType(sent)), allow_nan=False))
+    assert read == {"text": "2.13", "whole": 3, "mask": "causal", "1": [None, 0.5]}
