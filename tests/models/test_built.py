@@ -1,6 +1,5 @@
 """A variant kept built for the problems it meets, against torch's own attention."""
 
-import dataclasses
 import functools
 
 import numpy as np
@@ -252,7 +251,7 @@ def test_an_output_that_the_row_would_overwrite_is_the_callers(monkeypatch):
     place = torch.empty(2, 4, 9, 8)
     built = lambda problem: lambda q, k, v: place.copy_(torchs(q, k, v))  # noqa: E731
     monkeypatch.setattr(attention, "load_function", lambda path: built)
-    attend = Built(dataclasses.replace(ROWS.find("matmul"), reuses_output=True))
+    attend = Built(ROWS.find("matmul").with_(reuses_output=True))
     q, k, v = qkv(9)
     tokens_first = q.transpose(1, 2).contiguous().transpose(1, 2)
     for given in ((q, k, v), (tokens_first, k, v)):

@@ -50,7 +50,9 @@ def written(folder, records, **header):
     """A run of this machine as it lies in a results folder."""
     here = this_machine()
     said = {"machine": here.facts(), "settings": {"threads": here.threads}}
-    return runs.written(folder, records, **{**said, "grid": {"device": "cpu"}, **header})
+    return runs.written(
+        folder, records, **{**said, "grid": {"title": "a grid", "device": "cpu"}, **header}
+    )
 
 
 X = TensorForm((1, 4, 512, 64), (131072, 32768, 64, 1), "float32")
