@@ -243,7 +243,7 @@ class HeldVariant:
         self._calls: ReadyCalls | None = None
         self._rows: Table | None = None
 
-    def answer(self, bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
+    def reply(self, bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
         """To ``hold``, ``fresh`` or ``sample``."""
         if "hold" in question:
             return self._hold(bench, question["hold"])
@@ -288,15 +288,15 @@ class Sides:
         self._folder, self._own = folder, HeldVariant()
         self._others: dict[str, tuple[HeldVariant, dict[str, ModuleType]]] = {}
 
-    def answer(self, bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
+    def reply(self, bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
         """To ``hold``, ``fresh`` or ``sample``, of the folder that ``beside`` names, if any."""
         if (folder := question.get("beside")) is None:
-            return self._own.answer(bench, question)
+            return self._own.reply(bench, question)
         if folder not in self._others:
             self._others[folder] = HeldVariant(), {}
         variant, modules = self._others[folder]
         with modules_of(folder, self._folder, modules):
-            return variant.answer(bench, question)
+            return variant.reply(bench, question)
 
 
 SIDES = Sides(str(Path(impls.__file__).parents[1]))  # of this process

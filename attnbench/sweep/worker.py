@@ -65,7 +65,7 @@ def _answer(bench: Any, question: dict[str, Any]) -> dict[str, Any]:  # noqa: C9
         case {"answer": function}:  # of a package that stands below this one
             return dict(load_function(function)(bench, question))
         case {"hold": _} | {"fresh": _} | {"sample": _}:
-            return pairs.SIDES.answer(bench, question)
+            return pairs.SIDES.reply(bench, question)
         case {"map": asked, "words": words}:
             return _map(convert(asked, Job), words)
         case {"probe": _}:

@@ -220,21 +220,21 @@ def hold(variant="matmul", **more):
 
 def test_a_variant_that_is_held_gives_as_many_samples_as_are_asked_for(cells):
     held = HeldVariant()
-    assert held.answer(cells.bench, hold()) == {"held": True}
-    assert held.answer(None, {"fresh": True}) == {"fresh": True}
-    seconds = held.answer(None, {"sample": 3})["seconds"]
+    assert held.reply(cells.bench, hold()) == {"held": True}
+    assert held.reply(None, {"fresh": True}) == {"fresh": True}
+    seconds = held.reply(None, {"sample": 3})["seconds"]
     assert len(seconds) == 3 and all(0 < s < 1 for s in seconds)
 
 
 def test_a_variant_that_can_not_be_held_is_refused_in_a_sentence(cells, tmp_path):
     for variant in ("nothere", "sdpa.cudnn", "chunked?nothere=1"):
-        assert HeldVariant().answer(cells.bench, hold(variant)).keys() & {"refused"}
+        assert HeldVariant().reply(cells.bench, hold(variant)).keys() & {"refused"}
     file = tmp_path / "rows.py"
     row = "Variant(name='x', title='x', family='x', operator='softmax', build=':build')"
     wrong = f"{INVERTED}\nfrom impls.spec import Variant\nROWS = [{row}]\n"
     for code, status in (("import nowhere\n", "failed"), (wrong, "wrong")):
         file.write_text(code)
-        answer = HeldVariant().answer(cells.bench, hold("x", tables=[str(file)]))
+        answer = HeldVariant().reply(cells.bench, hold("x", tables=[str(file)]))
         assert answer["status"] == status and answer["refused"]
 
 
