@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-from attnbench.answer.regimes import line_of, time_of
+from attnbench.answer.regimes import time_of, without_size
 from attnbench.core.format import percent
 from attnbench.core.record import FINDINGS, Record, Status, Time
 from attnbench.core.stats import Interval
@@ -355,7 +355,7 @@ def answers(
     failed = [r for r in (records if among is None else among) if r.status in FINDINGS]
     for r in sorted(failed, key=lambda r: -r.problem.kv_len):  # the shortest is named
         failure = f"{r.variant} {FAILURES[r.status]} at {r.problem.kv_len:,} tokens"
-        failures[_without_size(r.problem), r.variant] = failure
+        failures[without_size(r.problem), r.variant] = failure
     groups: dict[tuple[Problem, int | None, str], list[Record]] = {}
     for record in records:
         world = record.ranks.world if record.ranks else None
@@ -365,15 +365,9 @@ def answers(
         exact = [r for r in group if r.computes == EXACT and r.time and not r.wrong_on]
         if exact:
             answer = _answer(problem, exact, margin)
-            failed_elsewhere = [failures.get((_without_size(problem), v)) for v in answer.leaders]
+            failed_elsewhere = [failures.get((without_size(problem), v)) for v in answer.leaders]
             flags = (*answer.flags, *filter(None, failed_elsewhere))
             yield replace(answer, world=world, node=node if several > 1 else "", flags=flags)
-
-
-def _without_size(problem: Problem) -> tuple[Any, ...]:
-    """Alike for problems that differ in length, and in a batch that shrinks as they grow."""
-    alike, *rest = line_of(problem)
-    return alike.with_(batch=1), *rest
 
 
 def _answer(problem: Problem, exact: list[Record], margin: float) -> Answer:

@@ -15,12 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnbench.core.record import Record, Time
-from attnbench.core.wire import plain
 from impls.masks import Mask
-from impls.operators import PARAMETERS
 from impls.problem import Problem, setting_words
 
-Key = tuple[tuple[str, Any], ...]
 FOLDERS = re.compile(r"((?:dense|bias|captured):)\S*/")
 """The folders that a file lies in."""
 PHASES = ("train", "forward", "backward", "decode")
@@ -29,12 +26,12 @@ PHASES = ("train", "forward", "backward", "decode")
 
 @dataclass(frozen=True)
 class Regime:
-    """All of the problems but what varies with the length, and the records by length, the shortest
-    first, and variant. ``world``: over how many processes; ``tokens``: batch times length, where
-    these are alike and the batch is not.
+    """One of the problems, and the records by length, the shortest first, and variant. ``world``:
+    over how many processes; ``tokens``: batch times length, where these are alike and the batch
+    is not.
     """
 
-    fixed: dict[str, Any]
+    like: Problem
     cells: dict[int, dict[str, Record]]
     world: int | None = None
     node: str = ""
@@ -44,22 +41,22 @@ class Regime:
     @property
     def phase(self) -> str:
         """Forward, train, backward or decode."""
-        return str(self.fixed["phase"])
+        return self.like.phase
 
     @property
     def mask(self) -> str:
         """The mask, as it is written on the command line; of a file, its name alone."""
-        return FOLDERS.sub(r"\1", str(self.fixed["mask"]))
+        return FOLDERS.sub(r"\1", str(self.like.mask))
 
     @property
     def dtype(self) -> str:
         """The type of its numbers."""
-        return str(self.fixed["dtype"])
+        return self.like.dtype
 
     @property
     def unit(self) -> str:
         """What a length is of: keys, where there are not as many queries."""
-        return "keys" if "q_len" in self.fixed else "tokens"
+        return "keys" if queries_of(self.like) else "tokens"
 
     @property
     def lengths(self) -> list[int]:
@@ -74,25 +71,24 @@ class Regime:
     @property
     def shape(self) -> str:
         """``batch 1, 4 heads of 64``: in words, what ``-b1-h4-d64`` would be."""
-        p = self.fixed
-        batch = f"{self.tokens:,} tokens a batch" if self.tokens else f"batch {p['batch']}"
-        heads = f"{p['heads']} heads" + f" on {p['kv_heads']}" * (p["kv_heads"] != p["heads"])
-        width = str(p["head_dim"]) + f"/{p['v_head_dim']}" * (p["v_head_dim"] != p["head_dim"])
+        p = self.like
+        batch = f"{self.tokens:,} tokens a batch" if self.tokens else f"batch {p.batch}"
+        heads = f"{p.heads} heads" + f" on {p.kv_heads}" * (p.kv_heads != p.heads)
+        width = str(p.head_dim) + f"/{p.v_head_dim}" * (p.v_head_dim != p.head_dim)
         return f"{batch}, {heads} of {width}"
 
     def words(self) -> list[str]:
         """Everything that tells it from another, most telling first."""
-        p = self.fixed
+        p = self.like
         parts = [self.phase]
-        parts += [f"a {p['level']}"] if p["level"] != "core" else []
-        if "q_len" in p:
-            queries = "one query" if p["q_len"] == 1 else f"{p['q_len']} queries"
-            parts += [f"{queries} a call"] if (self.phase, p["q_len"]) != ("decode", 1) else []
+        parts += [f"a {p.level}"] if p.level != "core" else []
+        if queries_of(p) and (self.phase, p.q_len) != ("decode", 1):
+            parts.append(f"{'one query' if p.q_len == 1 else f'{p.q_len} queries'} a call")
         parts += ["no mask" if self.mask == "none" else self.mask, self.dtype]
-        inputs = FOLDERS.sub(r"\1", str(p["inputs"]))
+        inputs = FOLDERS.sub(r"\1", p.inputs)
         parts += [f"{inputs} inputs"] if inputs != "normal" else []
-        parts += setting_words({name: p[name] for name in PARAMETERS if name in p})
-        parts += [self.shape, f"on {p['device']}"]
+        parts += setting_words(p.parameters)
+        parts += [self.shape, f"on {p.device}"]
         parts += [f"over {self.world} processes"] if self.world else []
         parts += [self.node] if self.node and self.several_nodes else []
         return parts
@@ -116,13 +112,24 @@ class Regime:
         return max(enough, default=None)
 
 
+def queries_of(p: Problem) -> int:
+    """How many queries a call has; 0 for as many as keys."""
+    return 0 if p.q_len == p.kv_len and p.phase != "decode" else p.q_len
+
+
 def line_of(p: Problem) -> tuple[Problem, str, int]:
     """All of a problem but its length, alike for those that a line can be drawn through; and how
-    many queries, 0 for as many as keys. One query sees all keys under a causal mask too.
+    many queries. One query sees all keys under a causal mask too.
     """
-    queries = 0 if p.q_len == p.kv_len and p.phase != "decode" else p.q_len
+    queries = queries_of(p)
     mask = "none" if queries == 1 and str(p.mask) == "causal" else str(p.mask)
     return p.with_(q_len=1, kv_len=1, mask=Mask()), mask, queries
+
+
+def without_size(p: Problem) -> tuple[Any, ...]:
+    """Alike for problems that differ in length, and in a batch that shrinks as they grow."""
+    alike, *rest = line_of(p)
+    return alike.with_(batch=1), *rest
 
 
 def time_of(record: Record | None) -> Time | None:
@@ -137,15 +144,12 @@ Places = dict[tuple[int, int], list[Record]]
 
 def regimes(records: Iterable[Record]) -> list[Regime]:
     """The regimes of one run, by phase and then in the order of the records."""
-    alike: dict[Key, list[Record]] = {}
+    alike: dict[Any, list[Record]] = {}
     for record in records:
-        problem = plain(record.problem)
-        as_many = problem["q_len"] == problem["kv_len"] and problem["phase"] != "decode"
-        varies = ["batch", "kv_len"] + ["q_len"] * as_many
-        key = tuple(sorted((k, v) for k, v in problem.items() if k not in varies))
+        key = *without_size(record.problem), record.problem.mask
         alike.setdefault(key, []).append(record)
-    on_devices: list[tuple[Key, int | None, str, list[Record]]] = []
-    for key, some in alike.items():
+    on_devices: list[tuple[int | None, str, list[Record]]] = []
+    for some in alike.values():
         by_device: dict[tuple[int | None, str], list[Record]] = {}
         rest: list[Record] = []  # what was never tried is missing on each device alike
         for record in some:
@@ -153,19 +157,18 @@ def regimes(records: Iterable[Record]) -> list[Regime]:
             has_device = record.node or record.ranks or record.time  # older runs name no node
             (by_device.setdefault((world, record.node), []) if has_device else rest).append(record)
         by_device = by_device or {(None, ""): []}
-        on_devices += [(key, *on, own + rest) for on, own in by_device.items()]
-    nodes = {node for _, _, node, some in on_devices if any(map(time_of, some))}
+        on_devices += [(*on, own + rest) for on, own in by_device.items()]
+    several = len({node for _, node, some in on_devices if any(map(time_of, some))}) > 1
     results = []
-    for key, world, node, some in on_devices:
+    for world, node, some in on_devices:
         for tokens, places in _lines(some):
             cells: dict[int, dict[str, Record]] = {}
             for (_, length), here in sorted(places.items(), key=lambda each: each[0][1]):
                 cells[length] = {record.variant: record for record in here}
-            batch = {} if tokens else {"batch": next(iter(places))[0]}
-            several = len(nodes) > 1
-            results.append(Regime({**batch, **dict(key)}, cells, world, node, tokens, several))
+            (like, *_), *_ = places.values()
+            results.append(Regime(like.problem, cells, world, node, tokens, several))
     order = {phase: number for number, phase in enumerate(PHASES)}
-    return sorted(results, key=lambda r: (r.fixed["level"] != "core", order.get(r.phase, 9)))
+    return sorted(results, key=lambda r: (r.like.level != "core", order.get(r.phase, 9)))
 
 
 def _lines(records: Sequence[Record]) -> Iterable[tuple[int | None, Places]]:

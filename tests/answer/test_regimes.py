@@ -70,7 +70,8 @@ def test_what_differs_otherwise_is_another_regime(other):
 )
 def test_lines_are_of_one_batch_or_of_as_many_tokens(places, expected):
     found = regimes([timed("a", n, 1.0, batch=b) for b, n in places])
-    assert [(r.fixed.get("batch"), r.tokens, r.lengths) for r in found] == expected
+    batches = [None if r.tokens else r.like.batch for r in found]
+    assert [(b, r.tokens, r.lengths) for b, r in zip(batches, found, strict=True)] == expected
 
 
 @pytest.mark.parametrize("median", [None, math.nan, math.inf, 0.0, -1.0])
