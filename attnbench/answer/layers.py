@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 import impls
 from attnbench.answer.choose import Choice, Wants, choose
 from attnbench.answer.ranking import EXACT, Candidate
 from attnbench.core.format import time_interval
 from attnbench.core.stats import Interval
 from attnbench.core.wire import convert
-from attnbench.sweep.models import kinds_of
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import Preset
 
@@ -53,25 +54,20 @@ class LayerChoice:
 
 
 def layer_problems(grid: Preset) -> Iterator[tuple[str, int, str, Problem]]:
-    """The kind, how many layers are of it, its operator and its problems, of a model's grid."""
-    for kind, parts in kinds_of(grid):
-        for part in parts:
-            for problem in problems(part):
-                yield kind, part.layers, part.operator, problem
-
-
-def layers_of(header: Mapping[str, Any]) -> list[tuple[str, int, str, Problem]]:
-    """The layers of a run's grid, where that is a model's; none of another."""
-    grid = header.get("grid")
-    preset = convert(grid, Preset) if isinstance(grid, Mapping) else None
-    if preset is None or not any(part.layers for part in preset.parts):
-        return []
-    return list(layer_problems(preset))
+    """The kind, how many layers are of it, its operator and each of its problems, of a model's
+    grid; nothing of another.
+    """
+    for part in grid.parts:
+        if part.layers:
+            for problem in problems(replace(part, device=grid.device)):
+                yield part.title, part.layers, part.operator, problem
 
 
 def layer_choices(records: Sequence[Record], header: Mapping[str, Any]) -> list[LayerChoice]:
     """The choices that a run's records allow, where its grid is a model's; none for another."""
-    if not (layers := layers_of(header)):
+    grid = header.get("grid")
+    layers = list(layer_problems(convert(grid, Preset))) if isinstance(grid, Mapping) else []
+    if not layers:
         return []
     table = impls.table(header["tables"])
     return [

@@ -84,14 +84,6 @@ def stored_selfcheck(out: Path, machine: str) -> dict[str, Any] | None:
     return None
 
 
-def selfcheck_said(header: Mapping[str, Any]) -> str:
-    """What the ruler's self-check had said on the machine of a run when it began."""
-    selfcheck = header.get("selfcheck")
-    if not isinstance(selfcheck, Mapping) or not selfcheck.get("line"):
-        return "ruler self-check: not run here yet; 'attnbench selfcheck' takes some minutes"
-    return f"{selfcheck['line']} ({str(selfcheck.get('date', ''))[:10] or 'no date'})"
-
-
 FOLDER = "evidence"
 Kind = Literal["reproduce", "recall", "model", "real", "lm"]
 SCHEMA = 1

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from attnbench.answer.layers import LayerChoice, layer_choices
 from attnbench.answer.ranking import margin_of, ran_the_same, torch_rank
 from attnbench.answer.regimes import Regime, regimes
 from attnbench.answer.standings import Crossing, Standing, Stretch, crossings, standings, stretches
@@ -20,6 +21,7 @@ from attnbench.core.lock import collector_off
 from attnbench.core.record import Record
 from attnbench.core.settings import KEPT, allocator_of
 from attnbench.core.store import StoredRecords, read_header, some_runs
+from impls.errors import CantBeDone
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,22 @@ class ReportRun:
         """Measurements that have a record, and all of them; None where all have one."""
         cells, there = self.header.get("cells"), len({record.key for record in self.records})
         return (there, cells) if isinstance(cells, int) and there < cells else None
+
+    @cached_property
+    def layers(self) -> list[LayerChoice]:
+        """The answers for each kind of layer, where the run is of a model and its rows are here."""
+        try:
+            return layer_choices(self.records, self.header)
+        except CantBeDone:
+            return []
+
+    @property
+    def selfcheck(self) -> str:
+        """What the self-check had said on its machine when it began."""
+        found = self.header.get("selfcheck")
+        if not isinstance(found, Mapping) or not found.get("line"):
+            return "ruler self-check: not run here yet; 'attnbench selfcheck' takes some minutes"
+        return f"{found['line']} ({str(found.get('date', ''))[:10] or 'no date'})"
 
     @property
     def machine(self) -> str:

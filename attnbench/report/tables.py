@@ -7,8 +7,6 @@ so. Text wraps between words: a path that is too wide stays whole, so that it ca
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 import sys
@@ -24,7 +22,7 @@ from rich.table import Column as GridColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
-from attnbench.core.format import NONE, Unchecked, for_sheet, for_terminal
+from attnbench.core.format import NONE, Unchecked, for_terminal
 
 GOOD, BAD, FAINT, BOLD, BEST = "green", "red", "dim", "bold", "bold green"
 """Styles of a cell. A terminal shows all; Markdown shows those that are bold."""
@@ -130,13 +128,6 @@ def show(table: Table) -> None:
 def show_facts(facts: Iterable[tuple[str, str]]) -> None:
     """Print names with what is so of each, but for empty ones."""
     show(Table("", columns("", "", wrap=[""]), [fact for fact in facts if fact[1]]))
-
-
-def csv_of(rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as CSV. Text that a spreadsheet would take for a formula begins with an apostrophe."""
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(map(for_sheet, row) for row in rows)
-    return out.getvalue()
 
 
 def to_html(table: Table) -> str:

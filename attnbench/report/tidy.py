@@ -6,17 +6,17 @@ columns. Times are in ms and memory is in MiB; the names of the columns say so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from attnbench.answer.layers import layers_of
 from attnbench.answer.ranking import EXACT, Answer, answers
-from attnbench.core.format import figures
+from attnbench.core.format import figures, for_sheet
 from attnbench.core.wire import plain
-from attnbench.report.tables import csv_of
 from impls.errors import CantBeDone
 from impls.operators import PARAMETERS
 from impls.problem import Problem
@@ -40,8 +40,15 @@ def show(rows: Iterable[Row]) -> None:
     """Print rows as one table of CSV; raises CantBeDone where there is none."""
     if not (rows := list(rows)):
         raise CantBeDone("there is no row for a table; --json, or neither, says what there is")
-    names = names_of(rows)
-    print(csv_of([names, *([row.get(name) for name in names] for row in rows)]), end="")
+    print(csv_of(rows), end="")
+
+
+def csv_of(rows: Sequence[Row]) -> str:
+    """Rows as CSV. Text that a spreadsheet would take for a formula begins with an apostrophe."""
+    out, names = io.StringIO(), names_of(rows)
+    lines = (map(row.get, names) for row in rows)
+    csv.writer(out, lineterminator="\n").writerows(map(for_sheet, x) for x in (names, *lines))
+    return out.getvalue()
 
 
 def frame(rows: Iterable[Row]) -> pd.DataFrame:
@@ -138,8 +145,8 @@ def measurements(run: ReportRun) -> Iterator[Row]:
     kept = any(r.distance and r.distance.kept is not None for r in run.records)
     parts = dict.fromkeys(name for record in run.records for name in record.parts)
     kinds: dict[Problem, list[str]] = {}
-    for kind, _, _, problem in layers_of(run.header):
-        kinds.setdefault(problem, []).append(kind)
+    for layer in run.layers:
+        kinds.setdefault(layer.choice.problem, []).append(layer.kind)
     for record in run.records:
         at, t, far = _place(record), record.time, record.distance
         verdict = record.status.words

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import structs
 
 from attnbench.sweep.presets import Preset
 from impls.errors import CantBeDone
@@ -265,12 +264,3 @@ def _part(kind: LayerKind, phase: str, lengths: Sequence[str], dtype: tuple[str,
         parameters=kind.parameters(phase),
         **sizes,
     )
-
-
-def kinds_of(grid: Preset) -> Iterator[tuple[str, list[Preset]]]:
-    """The kinds of layer of a model's grid, with their parts; nothing of another grid."""
-    by_name: dict[str, list[Preset]] = {}
-    for part in grid.parts:
-        if part.layers:
-            by_name.setdefault(part.title, []).append(structs.replace(part, device=grid.device))
-    yield from by_name.items()

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from attnbench.report import tables
-from attnbench.report.tables import BAD, BOLD, Column, Styled, Table, columns, csv_of, show
+from attnbench.report.tables import BAD, BOLD, Column, Styled, Table, columns, show
+from attnbench.report.tidy import csv_of
 
 WORDS = columns("name", "worst error at all", "why", right=["worst error at all"], wrap=["why"])
 NASTY = "<b>|`*_&{7}$%#~^\\x"
@@ -27,7 +28,9 @@ def test_a_terminal_shows_title_values_and_notes_and_obeys_none_of_them(shown):
 
 
 def test_a_file_has_the_values_as_they_are_and_no_formula():
-    rows = [*csv.reader(io.StringIO(csv_of([("a", 1.23456), ("=1+1", None), (NASTY, 12.0)])))]
+    own = [{"=x": "a", "y": 1.23456}, {"=x": "=1+1"}, {"=x": NASTY, "y": 12.0}]
+    head, *rows = csv.reader(io.StringIO(csv_of(own)))
+    assert head == ["'=x", "y"]
     assert rows == [["a", "1.23456"], ["'=1+1", ""], [NASTY, "12.0"]]
 
 

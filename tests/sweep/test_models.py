@@ -8,7 +8,7 @@ import pytest
 
 import impls
 from attnbench.core.record import Status
-from attnbench.sweep.models import find_model, grid_asked, kinds_of, model_grid, models
+from attnbench.sweep.models import find_model, grid_asked, model_grid, models
 from attnbench.sweep.plan import make_plan, problems
 from impls.errors import CantBeDone
 from impls.masks import Mask, Shape
@@ -206,7 +206,7 @@ def test_on_a_cpu_heads_lengths_and_windows_are_scaled_and_the_title_says_so():
         "gemma-2-9b, scaled to a CPU: 12 of 16 heads, window:511,0 in place of window:4095,0 "
         "(sliding), sequences 8 times shorter, in float32"
     )
-    own = [p for _, parts in kinds_of(grid) for part in parts for p in problems(part)]
+    own = [p for part in grid.parts for p in problems(part)]
     assert {(p.heads, p.kv_heads, p.head_dim, p.softcap) for p in own} == {(12, 6, 256, 50.0)}
     assert max(p.kv_len for p in own if p.phase != "decode") == 1024
     small = model_grid(find_model("gpt-oss-20b"), "cpu")  # its window hides something as it is

@@ -13,8 +13,7 @@ from attnbench.answer.ranking import EXACT
 from attnbench.core import format
 from attnbench.core.format import duration, first_few, ms, ratio, size
 from attnbench.report import tidy
-from attnbench.report.layers import show_layers
-from attnbench.report.sentences import kept
+from attnbench.report.sentences import kept, show_layers
 from attnbench.report.tables import FAINT, GOOD, Styled, Table, columns, console
 from attnbench.report.tables import show as show_table
 

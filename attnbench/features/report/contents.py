@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from attnbench.answer.layers import layer_choices, together
+from attnbench.answer.layers import together
 from attnbench.answer.ranking import margin_reason
 from attnbench.core.disk import RECORDS, StoreError
-from attnbench.core.evidence import Evidence, evidence_of, read_evidence, selfcheck_said
+from attnbench.core.evidence import Evidence, evidence_of, read_evidence
 from attnbench.core.format import counted, duration, percent, size
 from attnbench.core.record import FINDINGS
 from attnbench.features.claims.view import claims_for_page
 from attnbench.features.quality.verb import quality_for_page
 from attnbench.report.figures.style import VariantLook, looks
-from attnbench.report.layers import layer_tables
 from attnbench.report.scenes import ReportRun, Scene, hardware, machine_line, part, scenes
 from attnbench.report.sentences import (
     Headline,
@@ -30,12 +29,12 @@ from attnbench.report.sentences import (
     Only,
     headlines,
     how_sure,
+    layer_tables,
     missing,
     only,
     usual_length,
 )
 from attnbench.report.tables import Table
-from impls.errors import CantBeDone
 
 SPOILED = "spoiled.jsonl"
 """Where older runs kept the records that a second measurement replaced."""
@@ -109,22 +108,17 @@ def contents_of(runs: Sequence[ReportRun], out: Path) -> Contents:
         to_run={number: quote(Path(path).as_posix()) for number, path in to_run.items()},
         claims=[claims for folder in folders for claims in claims_of(folder)],
         model_cost=[cost for folder in folders for cost in model_cost(folder)],
-        layers=[layers for run in runs if (layers := model_layers(run))],
+        layers=[
+            ModelLayers(
+                run,
+                run.header["grid"]["title"],
+                list(layer_tables(run.layers)),
+                [total.sentence() for total in together(run.layers)],
+            )
+            for run in runs
+            if run.layers
+        ],
     )
-
-
-def model_layers(run: ReportRun) -> ModelLayers | None:
-    """The answer for each kind of layer; None where the run is of no model, or of rows that are
-    not here.
-    """
-    try:
-        choices = layer_choices(run.records, run.header)
-    except CantBeDone:
-        return None
-    if not choices:
-        return None
-    whole = [total.sentence() for total in together(choices)]
-    return ModelLayers(run, run.header["grid"]["title"], list(layer_tables(choices)), whole)
 
 
 def _title(runs: Sequence[ReportRun]) -> str:
@@ -220,7 +214,7 @@ def commands(run: ReportRun) -> tuple[str, ...]:
 
 def _trust(run: ReportRun) -> Iterator[str]:
     timed = [r.time for r in run.records if r.time is not None]
-    yield selfcheck_said(run.header)
+    yield run.selfcheck
     floors = []
     for each in run.header.get("noise") or ():
         floors.append(f"{percent(each['floor'])} for calls of {duration(each['call_s'])}")

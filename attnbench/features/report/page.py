@@ -39,8 +39,8 @@ from attnbench.report.sentences import (
     standing_at,
     winners,
 )
-from attnbench.report.tables import Table, columns, csv_of, markdown_text, to_html, to_markdown
-from attnbench.report.tidy import measurements, names_of
+from attnbench.report.tables import Table, columns, markdown_text, to_html, to_markdown
+from attnbench.report.tidy import csv_of, measurements
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -312,5 +312,4 @@ def data(runs: Sequence[ReportRun]) -> str:
         for run in runs
         for line, row in zip(run.lines, measurements(run), strict=True)
     ]
-    names = names_of(rows)
-    return csv_of([names, *([row.get(name) for name in names] for row in rows)])
+    return csv_of(rows)

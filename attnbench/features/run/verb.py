@@ -212,9 +212,8 @@ def _resumed(args: argparse.Namespace, places: Places) -> Run:
 
 def _conclude(run: ReportRun, arguments: argparse.Namespace, took_s: float) -> int:
     """The report, and the answer: as data, or on the screen."""
-    from attnbench.answer.layers import layer_choices, together
+    from attnbench.answer.layers import together
     from attnbench.answer.ranking import answers, margin_reason
-    from attnbench.core.evidence import selfcheck_said
     from attnbench.core.record import NOT_TRIED
     from attnbench.features.run import view
     from attnbench.report import tidy
@@ -225,26 +224,24 @@ def _conclude(run: ReportRun, arguments: argparse.Namespace, took_s: float) -> i
     if arguments.csv:
         tidy.show(tidy.measurements(run))
         return finding(records)
-    trust = selfcheck_said(run.header)
-    layers = layer_choices(run.records, run.header)
     if arguments.json:
         values = {
             "run": str(run.path),
-            "selfcheck": trust,
+            "selfcheck": run.selfcheck,
             "records": [plain(record) for record in records],
             "answers": [answer.to_dict() for answer in answers(records)],
         }
-        if layers:
-            values["layers"] = [each.to_dict() for each in layers]
-            values["together"] = [each.to_dict() for each in together(layers)]
+        if run.layers:
+            values["layers"] = [each.to_dict() for each in run.layers]
+            values["together"] = [each.to_dict() for each in together(run.layers)]
         print(json.dumps(values))
         return finding(records)
     if arguments.all or arguments.tables:
         view.show_results(records)
         lines = [f"{a.where}: {answer_sentence(a, a.flags)}" for a in answers(records)]
         none = "nothing exact was measured, so none is fastest"
-        lines += [margin_reason(records) if lines else none, trust]
+        lines += [margin_reason(records) if lines else none, run.selfcheck]
         print("", *filter(None, lines), "", sep="\n")
     if not arguments.tables:
-        view.show_answer(run, roughly(took_s), report.index if report else None, layers)
+        view.show_answer(run, roughly(took_s), report.index if report else None)
     return finding(records)

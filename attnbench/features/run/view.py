@@ -12,16 +12,14 @@ from typing import Any
 
 from rich.text import Text
 
-from attnbench.answer.layers import LayerChoice
 from attnbench.answer.paste import command_words, lines_for
 from attnbench.answer.ranking import EXACT
 from attnbench.answer.regimes import Regime, regimes
 from attnbench.answer.standings import Standing
 from attnbench.core.format import first_few, mib, ms, percent, ratio, short
 from attnbench.core.record import FINDINGS, Record, Status
-from attnbench.report.layers import show_layers
 from attnbench.report.scenes import ReportRun, Scene, machine_line, not_advised, scenes
-from attnbench.report.sentences import beside, distinct_words, only, parts
+from attnbench.report.sentences import beside, distinct_words, only, parts, show_layers
 from attnbench.report.tables import (
     BAD,
     BEST,
@@ -47,13 +45,11 @@ FAULTS = 2
 """How many faults are named; the others are counted."""
 
 
-def show_answer(
-    run: ReportRun, took: str, page: Path | None, layers: Sequence[LayerChoice] = ()
-) -> None:
-    """Print which variant to use at each length of each regime; then the fastest of the first one.
+def show_answer(run: ReportRun, took: str, page: Path | None) -> None:
+    """Print which variant to use at each length of each regime, then the fastest of the first one;
+    of a model's run the answers for its layers.
 
-    ``took``: how long the run was. ``page``: its report. ``layers``: of a model's run, the answers
-    to print in their place.
+    ``took``: how long the run was. ``page``: its report.
     """
     out = console(min(WIDTH, console().width))
     timed = [scene for scene in scenes([run]) if scene.timed]
@@ -61,8 +57,8 @@ def show_answer(
     alike = [w for w in words[0] if all(w in each for each in words)] if timed else []
     out.print(Text(_heading(run, [took, *alike], out.width), BOLD))
     below, links = list(_notes(run, timed)), list(_links(timed, page))
-    if layers:
-        show_layers(run.header["grid"]["title"], layers, out.width)
+    if run.layers:
+        show_layers(run.header["grid"]["title"], run.layers, out.width)
         out.print()
     elif timed:
         answers, (*advice, code) = _answers(run, timed), _advice(run, timed, out.width)
