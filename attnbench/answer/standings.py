@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, groupby, pairwise
+from itertools import combinations, pairwise
 
 from attnbench.answer.ranking import (
     EXACT,
@@ -79,29 +79,6 @@ class Standing:
         return "clear" if self.answer.next else "the only one measured"
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """Lengths next to each other at which the same variants lead, and the same one is advised."""
-
-    standings: tuple[Standing, ...]
-
-    @property
-    def last(self) -> Standing:
-        """The longest of them, which stands for all."""
-        return self.standings[-1]
-
-    @property
-    def doubts(self) -> list[str]:
-        """The flags at any of these lengths."""
-        return list(dict.fromkeys(f for s in self.standings if s.answer for f in s.answer.flags))
-
-    @property
-    def span(self) -> str:
-        """``1,024 to 4,096``."""
-        first, last = self.standings[0].length, self.last.length
-        return f"{first:,}" if first == last else f"{first:,} to {last:,}"
-
-
 def standings(regime: Regime, margin: float = MARGIN) -> list[Standing]:
     """One for each length, the shortest first."""
     results = []
@@ -119,14 +96,6 @@ def standings(regime: Regime, margin: float = MARGIN) -> list[Standing]:
         faster.sort(key=lambda f: -f.speedup)
         results.append(Standing(length, answer, len(timed), tuple(faster)))
     return results
-
-
-def stretches(ranked: Sequence[Standing]) -> list[Stretch]:
-    """The standings, grouped where the same variants lead at neighbouring lengths, and the same
-    one of them is advised.
-    """
-    groups = groupby(ranked, key=lambda s: (frozenset(s.leaders), s.leaders[:1]))
-    return [Stretch(tuple(group)) for _, group in groups]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 from attnbench.answer.layers import LayerChoice, layer_choices
 from attnbench.answer.ranking import margin_of, ran_the_same, torch_rank
 from attnbench.answer.regimes import Regime, regimes
-from attnbench.answer.standings import Crossing, Standing, Stretch, crossings, standings, stretches
+from attnbench.answer.standings import Crossing, Standing, crossings, standings
 from attnbench.core.disk import StoreError
 from attnbench.core.format import counted, size
 from attnbench.core.lock import collector_off
@@ -122,11 +122,6 @@ class Scene:
     def standings(self) -> list[Standing]:
         """The ranking at each length."""
         return standings(self.regime, self.run.margin)
-
-    @cached_property
-    def stretches(self) -> list[Stretch]:
-        """The lengths at which the same variants lead, together."""
-        return stretches(self.standings)
 
     @cached_property
     def crossings(self) -> list[Crossing]:

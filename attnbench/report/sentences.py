@@ -137,7 +137,8 @@ def headlines(
                 on += f" ({words})"
             doing = TO_DO.get(scene.regime.phase, f"For {scene.regime.phase}")
             winner = standing.answer.winner if standing.answer else ""
-            text, use = advice(standing), "use " if advice(standing).startswith("use ") else ""
+            text = advice(standing.answer)
+            use = "use " if text.startswith("use ") else ""
             before = f"{doing} at {standing.length:,} {scene.regime.unit}{on}, {use}"
             after = f"{text[len(use) + len(winner) :]}."
             also = str(beside(standing) or "")
@@ -145,20 +146,11 @@ def headlines(
     return lines
 
 
-def advice(standing: Standing, doubts: Sequence[str] | None = None) -> str:
-    """The variant to use, its time and lead, its ties, and what was noisy.
-
-    ``doubts``: those of several lengths, in place of this one's.
-    """
-    answer = standing.answer
+def advice(answer: Answer | None) -> str:
+    """The variant to use, its time and lead, its ties, and what was noisy."""
     if answer is None:
         return "nothing that is exactly softmax has a time"
-    return answer_sentence(answer, answer.flags if doubts is None else doubts)
-
-
-def answer_sentence(answer: Answer, doubts: Sequence[str]) -> str:
-    """The same of an answer, with what was noisy."""
-    t = answer.time
+    t, doubts = answer.time, answer.flags
     time = format.time_interval(t.median_s, t.low_s, t.high_s)
     if answer.next is None and not answer.equal:
         text = f"{answer.name} takes {time}; it is the only exact variant measured"
@@ -179,13 +171,11 @@ def answer_sentence(answer: Answer, doubts: Sequence[str]) -> str:
 
 
 def sentences(scene: Scene) -> Iterator[str]:
-    """One for each stretch of lengths of a regime, the longest first; then what is beside them."""
-    for stretch in reversed(scene.stretches):
-        standing = stretch.last
-        at = f"at {standing.length:,} " if len(stretch.standings) > 1 else ""
-        yield f"{stretch.span}: {at}{advice(standing, stretch.doubts)}"
-    if (longest := standing_at(scene, None)) is not None and longest.answer is not None:
-        yield f"at {longest.length:,}: {beside(longest)}"
+    """Its answer at its longest length, what is beside that, and where the lead changes."""
+    if (longest := standing_at(scene, None)) is not None:
+        yield f"at {longest.length:,}: {advice(longest.answer)}"
+        if longest.answer is not None:
+            yield f"at {longest.length:,}: {beside(longest)}"
     if scene.crossings:
         yield "; ".join(map(str, scene.crossings))
 

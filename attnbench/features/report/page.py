@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.ranking import MARGIN
-from attnbench.answer.standings import Stretch, closeness
+from attnbench.answer.standings import Standing, closeness
 from attnbench.core import format
 from attnbench.core.disk import StoreError, writable_folder, write_whole
 from attnbench.features.report.contents import Contents, contents_of
@@ -28,7 +28,6 @@ from attnbench.features.report.facts import (
     pack,
     place,
 )
-from attnbench.report.figures.style import VariantLook
 from attnbench.report.scenes import ReportRun, Scene, gather
 from attnbench.report.sentences import (
     beside,
@@ -55,9 +54,13 @@ def render(contents: Contents) -> str:
     """The whole page."""
     cells, scenes, several = cells_of(contents), contents.scenes, len(contents.runs) > 1
     by_record = {id(cell.record): cell for cell in cells}
-    answers = [card for scene in scenes if (card := _card(scene, contents, by_record))]
+    answers = [
+        (scene, [_row(scene, s, contents, by_record) for s in scene.standings if s.timed])
+        for scene in scenes
+        if scene.timed
+    ]
     rows = sorted(cells, key=place)[:MOST]
-    linked = [row for card in answers for row in (*card["rows"], *card["lengths"])]
+    linked = [row for _, some in answers for row in some]
     shown = [cell for row in linked for cell in (*row["tied"], row["cell"]) if cell]
     timed = [cell.record for cell in cells if cell.record.time]
     sections = {
@@ -73,7 +76,7 @@ def render(contents: Contents) -> str:
     margins = sorted(round(run.margin, 3) for run in contents.runs)
     return _template().render(
         c=contents,
-        cards=answers,
+        answers=answers,
         apart=distinct_words(scenes),
         shared=shared_words(scenes),
         cells=rows,
@@ -153,42 +156,19 @@ TIES, DOUBTS = 3, 3
 """Ties and doubts of a line that are named; the rest is counted."""
 
 
-def _card(
-    scene: Scene, contents: Contents, by_record: Mapping[int, PageCell]
-) -> dict[str, Any] | None:
-    """A regime's answers: a row a stretch, the longest lengths first; and a row a length, of which
-    one is ``open`` at first. None where nothing has a time.
-    """
-    first = standing_at(scene, contents.length)
-    row = partial(_row, scene, contents.looks, by_record)
-    lengths = [{**row(Stretch((s,))), "open": s is first} for s in scene.standings if s.timed]
-    return (
-        {
-            "scene": scene,
-            "rows": [row(stretch) for stretch in scene.stretches[::-1]],
-            "lengths": lengths,
-            "untimed": sum(r.time is None for r in scene.regime.records),
-        }
-        if lengths
-        else None
-    )
-
-
 def _row(
-    scene: Scene,
-    looks: Mapping[str, VariantLook],
-    by_record: Mapping[int, PageCell],
-    stretch: Stretch,
+    scene: Scene, standing: Standing, contents: Contents, by_record: Mapping[int, PageCell]
 ) -> dict[str, Any]:
-    """One stretch of lengths: ``winner`` is None where nothing exact has a time.
+    """A regime's answer at a length: ``winner`` is None where nothing exact has a time.
 
-    ``badges``, how sure it is at all lengths: marks (clear, tie, only, doubt) with their words.
+    ``badges``, how sure it is: marks (clear, tie, only, doubt) with their words.
     """
-    last, answer, sentence = stretch.last, stretch.last.answer, beside(stretch.last)
-    records = scene.regime.cells[last.length]
-    leaders = [by_record[id(records[name])] for name in last.leaders]
-    doubts, more = stretch.doubts, len(stretch.doubts) - DOUBTS
-    badges, ahead, memory = list[tuple[str, str]](), "", ""
+    answer, sentence, looks = standing.answer, beside(standing), contents.looks
+    records = scene.regime.cells[standing.length]
+    leaders = [by_record[id(records[name])] for name in standing.leaders]
+    doubts = answer.flags if answer else ()
+    more = len(doubts) - DOUBTS
+    badges, ahead, frugal = list[tuple[str, str]](), "", ""
     if answer:
         if answer.equal:
             badges = [("tie", f"tie of {len(answer.leaders)}")]
@@ -200,20 +180,20 @@ def _row(
         badges = badges or [("clear", "clear")]
         if answer.next is not None:
             ahead = f"{answer.lead} faster than the next, {answer.next}"
-        if answer.memory_bytes is not None:
-            memory = format.size(answer.memory_bytes)
-            if answer.frugal:  # a variant that needs much less
-                name, least, slower = answer.frugal
-                memory += f" ({name}: {format.size(least)} at {format.ratio(slower)} the time)"
+        if answer.frugal:  # a variant that needs much less
+            name, least, slower = answer.frugal
+            frugal = f"{name} needs {format.size(least)}, at {format.ratio(slower)} the time"
     return {
-        "stretch": stretch,
+        "length": standing.length,
+        "open": standing is standing_at(scene, contents.length),
+        "answer": answer,
         "winner": looks[answer.winner] if answer else None,
         "cell": leaders[0] if leaders else None,
         "tied": leaders[1 : TIES + 1],
         "more": max(0, len(leaders) - 1 - TIES),
         "badges": badges,
         "lead": ahead,
-        "memory": memory,
+        "frugal": frugal,
         "peak": format.size(answer.memory_bytes) if answer and answer.memory_bytes else "",
         "doubts": "; ".join(doubts[:DOUBTS]) + (f"; {more} more" if more > 0 else ""),
         "beside": sentence,

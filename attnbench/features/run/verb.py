@@ -217,7 +217,7 @@ def _conclude(run: ReportRun, arguments: argparse.Namespace, took_s: float) -> i
     from attnbench.core.record import NOT_TRIED
     from attnbench.features.run import view
     from attnbench.report import tidy
-    from attnbench.report.sentences import answer_sentence
+    from attnbench.report.sentences import advice
 
     records = sorted(run.records, key=lambda r: r.status in NOT_TRIED)  # measured cells first
     report = None if arguments.no_report else report_of(run)
@@ -238,7 +238,7 @@ def _conclude(run: ReportRun, arguments: argparse.Namespace, took_s: float) -> i
         return finding(records)
     if arguments.all or arguments.tables:
         view.show_results(records)
-        lines = [f"{a.where}: {answer_sentence(a, a.flags)}" for a in answers(records)]
+        lines = [f"{a.where}: {advice(a)}" for a in answers(records)]
         none = "nothing exact was measured, so none is fastest"
         lines += [margin_reason(records) if lines else none, run.selfcheck]
         print("", *filter(None, lines), "", sep="\n")

@@ -52,7 +52,6 @@ def test_a_filter_of_regimes_leaves_out_all_of_the_others_and_is_in_the_address(
     tab.select_option("[name=phase]", "forward")
     assert address(tab) == "#phase=forward" and len(seen(tab, ".verdicts tbody")) == 1
     assert [line.split()[1] for line in seen(tab, ".headline")] == ["run"]
-    assert [t[:7] for t in seen(tab, ".card .regime")] == ["Forward"]
     assert set(seen(tab, "#cells tbody td:last-child")) == {"forward"}
     assert tab.inner_text("#count") == "15 rows"
     assert seen(tab, "#scaling figcaption b") == ["Forward"]
@@ -61,7 +60,7 @@ def test_a_filter_of_regimes_leaves_out_all_of_the_others_and_is_in_the_address(
     assert 60 < tab.locator("#h-table").bounding_box()["y"] < 200
     tab.click("#clear")
     assert "=" not in address(tab)
-    assert len(seen(tab, ".card .regime")) == len(seen(tab, ".headline")) == 2
+    assert len(seen(tab, ".verdicts tbody")) == len(seen(tab, ".headline")) == 2
 
 
 def test_any_set_of_variants_is_drawn_alone_on_axes_of_its_own(small):
@@ -92,7 +91,7 @@ def test_an_address_brings_everything_back_and_nonsense_shows_everything(small):
     assert set(variants(tab)) == {"window?size=8", "sdpa"}
     odd = "#phase=sideways&v=nobody&unit=furlongs&cell=99999&constructor=1&about=none&run=%ff"
     tab = small(odd)
-    assert len(seen(tab, ".card .regime")) == 2 and len(set(variants(tab))) == 6
+    assert len(seen(tab, ".verdicts tbody")) == 2 and len(set(variants(tab))) == 6
     assert tab.input_value("[name=unit]") == "ms" and tab.locator("dialog[open]").count() == 0
 
 
@@ -218,7 +217,7 @@ def test_print_is_light_has_the_answers_and_the_figures_and_few_pages(visit):
     tab.emulate_media(media="print", color_scheme="dark")
     for gone in ("#controls", "nav", ".save", "#table", "#missing"):
         assert not tab.locator(gone).first.is_visible(), gone
-    paper = "getComputedStyle(document.querySelector('.card')).backgroundColor"
+    paper = "getComputedStyle(document.querySelector('.verdicts')).backgroundColor"
     assert tab.evaluate(paper) == "rgb(255, 255, 255)"
     assert len(re.findall(rb"/Type\s*/Page\b(?!s)", tab.pdf(format="A4"))) <= 12  # sheets
     figures = tab.locator("figure[data-key]")
@@ -311,7 +310,7 @@ def test_a_table_of_too_much_says_so_and_without_its_script_the_page_answers(
     tab = context.new_page()
     tab.goto((tmp_path / "index.html").as_uri())
     assert "the first 7 of 31 measurements" in tab.inner_text("#table")
-    assert tab.locator(".verdicts tr[data-n]").locator("visible=true").count() == 2
+    assert tab.locator(".verdicts tr[data-n]").locator("visible=true").count() == 6  # all lengths
     headline = tab.locator(".headlines:not([hidden]) .headline").first.inner_text()
     assert headline.startswith("To train at 256 tokens, use sdpa")
     assert "drawn by the page's script" in tab.inner_text("#scaling")
