@@ -26,7 +26,6 @@ from attnbench.core.evidence import evidence_of, read_evidence  # noqa: E402
 from attnbench.core.record import Record, Time  # noqa: E402
 from attnbench.features.quality import model, real, recall  # noqa: E402
 from attnbench.features.quality.task import MARKS, Judgement, QualityFigure, Result  # noqa: E402
-from attnbench.features.report.contents import commands  # noqa: E402
 from attnbench.report.scenes import Scene, gather, scenes  # noqa: E402
 
 MACHINE = ROOT / "results" / "amd-epyc-2c"
@@ -151,7 +150,7 @@ class Data:
 
     def command(self, kind: str) -> str:
         """The command of the run, or of some evidence."""
-        return str(commands(self.run)[0] if kind == "run" else self.evidence[kind].made["command"])
+        return str(self.run.commands[0] if kind == "run" else self.evidence[kind].made["command"])
 
     def claims(self, verdict: str) -> list[str]:
         """The claims with a verdict."""

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import impls
 from attnbench.core.call import BACKENDS, RETURNS
+from attnbench.core.settings import KEPT, allocator_of
 from impls import Table, own_rows
 from impls.errors import CantBeDone
 from impls.masks import Mask
 from impls.operators import OUTPUTS, further
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from attnbench.answer.choose import Choice
+    from attnbench.core.record import Record
     from impls.problem import Problem
     from impls.spec import Variant
 
@@ -262,3 +264,33 @@ def tables_of(choice: Choice) -> list[str]:
     """The files of rows that the run of a choice was given."""
     pairs = zip(choice.settings, choice.settings[1:], strict=False)
     return [file for word, file in pairs if word == "--table"]
+
+
+def table_options(header: Mapping[str, Any]) -> list[str]:
+    """``--table FILE`` for each file of rows, as the header spells it: the same on any machine."""
+    return [word for table in header.get("tables") or () for word in ("--table", str(table))]
+
+
+def repeats(record: Record, header: Mapping[str, Any]) -> str:
+    """The command that measures this cell again: the same variant on the same problem.
+
+    The grid is given in full, so that no preset of another machine can change it.
+    """
+    p = record.problem
+    from attnbench.sweep.presets import PRESETS
+
+    budget = header.get("budget_s")
+    if budget == PRESETS["cuda" if p.device.startswith("cuda") else "cpu"].budget:
+        budget = None
+    options = {
+        "--world": record.ranks and record.ranks.world,
+        "--seed": record.seed,
+        "--threads": (header.get("settings") or {}).get("threads"),
+        "--allocator": KEPT if allocator_of(header) == KEPT else None,
+        "--budget": budget,
+    }
+    words: list[Any] = ["attnbench", "run", record.variant, *command_words(p)]
+    words += (word for name, value in options.items() if value for word in (name, value))
+    words += ["--energy"] if header.get("energy") else []
+    words += table_options(header)
+    return shlex.join(map(str, words))

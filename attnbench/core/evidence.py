@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -133,6 +133,30 @@ def save_evidence(out: Path, evidence: Evidence, name: str = "") -> Path:
 def evidence_of(machine: Path, kind: str) -> Iterator[Path]:
     """The files of one kind in a machine's folder, the newest first."""
     yield from sorted((machine / FOLDER).glob(f"*-{kind}.json"), reverse=True)
+
+
+def newest_evidence(
+    folder: Path, kind: str, show: Callable[[Evidence], dict[str, Any]]
+) -> Iterator[tuple[Path, dict[str, Any] | str]]:
+    """The newest file of a kind with what it shows, or with why it can't be shown; one that was
+    stopped only where there is no whole one.
+    """
+    stopped: list[tuple[Path, dict[str, Any] | str]] = []
+    for file in evidence_of(folder, kind):
+        try:
+            evidence = read_evidence(file)
+            shown: dict[str, Any] | str = show(evidence)
+        except StoreError as error:
+            yield file, str(error)
+            return
+        except Exception as error:  # something in it is not what it should be
+            yield file, f"{file.name} can't be shown ({type(error).__name__}: {error})"
+            return
+        if not evidence.partial:
+            yield file, shown
+            return
+        stopped.append((file, shown))
+    yield from stopped[:1]
 
 
 def read_evidence(path: Path) -> Evidence:

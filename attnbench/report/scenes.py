@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.answer.layers import LayerChoice, layer_choices
-from attnbench.answer.ranking import margin_of, ran_the_same, torch_rank
+from attnbench.answer.ranking import margin_of, margin_reason, ran_the_same, torch_rank
 from attnbench.answer.regimes import Regime, regimes
 from attnbench.answer.standings import Crossing, Standing, crossings, standings
-from attnbench.core.disk import StoreError
-from attnbench.core.format import counted, size
+from attnbench.core.disk import RECORDS, StoreError
+from attnbench.core.format import counted, duration, percent, size
 from attnbench.core.lock import collector_off
-from attnbench.core.record import Record
+from attnbench.core.record import FINDINGS, Record
 from attnbench.core.settings import KEPT, allocator_of
 from attnbench.core.store import StoredRecords, read_header, some_runs
 from impls.errors import CantBeDone
@@ -78,21 +80,45 @@ class ReportRun:
         name = f"{folder} ({run})" if run and run != folder else folder
         return f"{name} on {self.machine}"
 
+    @property
+    def machine_line(self) -> str:
+        """``AMD EPYC, 2 cores, 23.5 GiB · torch 2.13.0+cpu · 1 thread · 22 November 2026``"""
+        machine, settings = part(self.header, "machine"), part(self.header, "settings")
+        words = [", ".join(hardware(machine)) or self.machine]
+        if version := part(machine, "versions").get("torch"):
+            words.append(f"torch {version}")
+        if threads := settings.get("threads"):
+            words.append(counted(threads, "thread"))
+        if allocator_of(self.header) == KEPT:
+            words.append("freed pages kept")
+        if started := self.header.get("started"):
+            day = datetime.fromisoformat(started)
+            words.append(f"{day.day} {day:%B %Y}")
+        return " · ".join(words)
 
-def machine_line(run: ReportRun) -> str:
-    """``AMD EPYC, 2 cores, 23.5 GiB · torch 2.13.0+cpu · 1 thread · 22 November 2026``"""
-    machine, settings = part(run.header, "machine"), part(run.header, "settings")
-    words = [", ".join(hardware(machine)) or run.machine]
-    if version := part(machine, "versions").get("torch"):
-        words.append(f"torch {version}")
-    if threads := settings.get("threads"):
-        words.append(counted(threads, "thread"))
-    if allocator_of(run.header) == KEPT:
-        words.append("freed pages kept")
-    if started := run.header.get("started"):
-        day = datetime.fromisoformat(started)
-        words.append(f"{day.day} {day:%B %Y}")
-    return " · ".join(words)
+    @cached_property
+    def margin_reason(self) -> str:
+        """The largest difference that counts as a tie, and why; empty where nothing has a time."""
+        return margin_reason(self.records) if any(r.time for r in self.records) else ""
+
+    @property
+    def trust(self) -> list[str]:
+        """Sentences: the margin, the self-check, the noise floor, what was noisy."""
+        return [*filter(None, [self.margin_reason]), *_trust(self)]
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """The first facts of the header; run.json has all."""
+        return list(_facts(self))
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands that repeat the run, without the folders of its machine, and this report."""
+        path = self.path.resolve()
+        report = f"attnbench report {shlex.quote(f'results/{path.parent.name}/{path.name}')}"
+        words = shlex.split(str(self.header.get("command") or ""))
+        repeat = shlex.join(FOLDERS.sub(r"\1", word) for word in words)
+        return (repeat, report) if repeat else (report,)
 
 
 def hardware(machine: Mapping[str, Any]) -> list[str]:
@@ -107,6 +133,69 @@ def hardware(machine: Mapping[str, Any]) -> list[str]:
 def part(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """A part of a header; empty where it has none."""
     return values.get(name) or {}
+
+
+# ---- the provenance of a run ---------------------------------------------------------------------
+
+FOLDERS = re.compile(r"(^|[=:])/(?:[^/]*/)*")
+"""The folders of an absolute path, alone or behind the name of an option."""
+UNKNOWN = "not said"
+
+
+def _trust(run: ReportRun) -> Iterator[str]:
+    timed = [r.time for r in run.records if r.time is not None]
+    yield run.selfcheck
+    floors = []
+    for each in run.header.get("noise") or ():
+        floors.append(f"{percent(each['floor'])} for calls of {duration(each['call_s'])}")
+    of = "noise floor, by which a variant in pairs seems to differ from itself"
+    none = "noise floor: not measured on this machine yet; 'attnbench env' does it"
+    yield f"{of}: {', '.join(floors)}" if floors else none
+    refused = Counter(str(r.status) for r in run.records if r.status in FINDINGS)
+    each = "; ".join(f"{count} {word}" for word, count in sorted(refused.items()))
+    have = "has" if len(timed) == 1 else "have"
+    passed = f"{counted(len(timed), 'measurement')} passed the correctness checks and {have} a time"
+    yield f"{passed}; {each or 'none was wrong, implausible or failed'}"
+    flags = Counter(word for t in timed for word in {flag.split(":")[0] for flag in t.doubts})
+    if flags:
+        each = ", ".join(f"{flag} ({count})" for flag, count in sorted(flags.items()))
+        noisy = sum(bool(t.doubts) for t in timed)
+        more = ", some for several reasons" if sum(flags.values()) > noisy else ""
+        yield f"{noisy} of {len(timed)} timings were noisy{more}: {each}"
+    else:
+        yield "no timing was noisy"
+    if run.again:
+        yield f"{counted(run.again, 'measurement')} made while the machine drifted were repeated"
+    yield from run.notes
+
+
+def _facts(run: ReportRun) -> Iterator[tuple[str, str]]:
+    header, machine = run.header, part(run.header, "machine")
+    records, code = run.path / RECORDS, part(header, "code")
+    digest = hashlib.sha256(records.read_bytes()).hexdigest() if records.exists() else "of no file"
+    dirty = ", with uncommitted changes" if code.get("dirty") is True else ""
+    ceilings = part(header, "ceilings")
+    rates = [f"{x / 1e12:.3g} TFLOP/s in {of}" for of, x in part(ceilings, "flops").items() if x]
+    copies = {int(copied): rate for copied, rate in part(ceilings, "copy").items() if rate}
+    rates += [f"{rate / 1e9:.3g} GB/s copying {size(copied)}" for copied, rate in copies.items()]
+    clocks = Counter(record.time.clock for record in run.records if record.time)
+    yield "run", f"{header.get('run') or run.path.name}, started {header.get('started') or UNKNOWN}"
+    yield "machine", ", ".join([run.machine, *hardware(machine)])
+    yield "system", f"{machine.get('system', UNKNOWN)}, Python {machine.get('python', '?')}"
+    yield "versions", _pairs(part(machine, "versions"))
+    yield "settings", _pairs(part(header, "settings"))
+    yield "clocks", ", ".join(f"{x} ({n} measurements)" for x, n in clocks.items()) or "none"
+    yield "code", f"commit {code.get('commit') or 'not known'}{dirty}"
+    yield "protocol", f"{header.get('protocol', UNKNOWN)} (records of form {header['schema']})"
+    yield "ceilings", "; ".join(rates) or "not measured"
+    yield "records", f"{len(run.records)}, sha256 {digest}"
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k} {v}" for k, v in values.items()) or UNKNOWN
+
+
+# ---- regimes ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def test_its_page_has_a_table_for_each_kind_and_its_rows_name_theirs(run, tmp_pa
     rows = csv.DictReader(io.StringIO((tmp_path / "data.csv").read_text()))
     used = {(row["kind"], row["variant"]) for row in rows if row["ms"]}
     softmax = {("full", "sdpa"), ("full", "matmul")}
-    assert used == {("linear", "gated_delta"), *softmax} and report.contents.layers
+    assert used == {("linear", "gated_delta"), *softmax} and report.contents.runs[0].layers
 
 
 def test_choose_answers_for_each_kind_and_weighs_them_by_how_many_there_are(run):

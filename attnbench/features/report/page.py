@@ -13,16 +13,18 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnbench.answer.layers import together
 from attnbench.answer.ranking import MARGIN
 from attnbench.answer.standings import Standing, closeness
 from attnbench.core import format
 from attnbench.core.disk import StoreError, writable_folder, write_whole
-from attnbench.features.report.contents import Contents, contents_of
-from attnbench.features.report.facts import (
+from attnbench.features.report.contents import (
     AXES,
+    Contents,
     PageCell,
     axes_of,
     cells_of,
+    contents_of,
     drawing,
     lengths_of,
     pack,
@@ -33,6 +35,7 @@ from attnbench.report.sentences import (
     beside,
     distinct_words,
     headlines,
+    layer_tables,
     sentences,
     shared_words,
     standing_at,
@@ -100,7 +103,9 @@ def templates(**how: Any) -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     more: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, **how}
-    return Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined, **more)
+    environment = Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined, **more)
+    environment.filters |= {"layer_tables": layer_tables, "together": together}
+    return environment
 
 
 @cache
@@ -269,12 +274,12 @@ def summary(contents: Contents) -> str:
         "first_few": format.first_few,
         "counted": format.counted,
     }
-    commands = dict.fromkeys(command for about in contents.abouts for command in about.commands)
+    commands = dict.fromkeys(command for run in runs for command in run.commands)
     text = environment.get_template("summary.md").render(
         c=contents,
         several=several,
         on=lambda run: Markup(f" on {markdown_text(run.name)}" if several else ""),
-        runs=[(a.run, a, timed[a.run.number]) for a in contents.abouts],
+        runs=[(run, timed[run.number]) for run in runs],
         commands=[Markup(" ".join(command.split())) for command in commands],
         **COUNTS,
     )

@@ -18,7 +18,7 @@ from attnbench.answer.regimes import Regime, regimes
 from attnbench.answer.standings import Standing
 from attnbench.core.format import first_few, mib, ms, percent, ratio, short
 from attnbench.core.record import FINDINGS, Record, Status
-from attnbench.report.scenes import ReportRun, Scene, machine_line, not_advised, scenes
+from attnbench.report.scenes import ReportRun, Scene, not_advised, scenes
 from attnbench.report.sentences import beside, distinct_words, only, parts, show_layers
 from attnbench.report.tables import (
     BAD,
@@ -79,7 +79,7 @@ def show_answer(run: ReportRun, took: str, page: Path | None) -> None:
 
 def _heading(run: ReportRun, words: Sequence[str], width: int) -> str:
     """The machine, torch and these words; the longest name of the machine gives way to the rest."""
-    machine, torch, *_ = [*machine_line(run).split(" · "), ""]
+    machine, torch, *_ = [*run.machine_line.split(" · "), ""]
     names = [name for name in machine.split(", ") if not name.endswith("GiB")] or [run.machine]
     longest = max(names, key=len)
     took, *alike = words

@@ -6,7 +6,6 @@ import json
 import pytest
 
 from attnbench.core.wire import plain
-from attnbench.features.report.contents import about, commands
 from attnbench.report.scenes import gather, scenes
 from tests.report.page import runs
 from tests.report.page.runs import timed
@@ -66,26 +65,25 @@ def test_what_a_run_may_be_trusted_for_is_said(read):
     flagged = [timed("a", flags=["contended: 3"]), timed("b", flags=["contended: 4", "drift"])]
     wrong = runs.untimed("d", "wrong", canary_s=9e-3)
     run = read([flagged[0], *flagged, timed("c", canary_s=1.2e-3), wrong])
-    (run.path / "spoiled.jsonl").write_text("{}\n{}\n")
-    margin, check, noise, refused, flags, again = about(run).trust
+    margin, check, noise, refused, flags, again = run.trust
     assert margin.startswith(
         "intervals less than 5\u00a0% apart count as ties: blocks timed one after"
     )
-    assert about(run).margin == margin
+    assert run.margin_reason == margin
     assert check == "ruler self-check: 74/74 on this machine (2026-01-01)"
     assert noise.endswith("0.4\u00a0% for calls of 1 ms")
     assert refused == "3 measurements passed the correctness checks and have a time; 1 wrong"
     why = "some for several reasons: contended (2), drift (1)"
     assert flags == f"2 of 3 timings were noisy, {why}"
-    assert again.startswith("3 measurements made while the machine drifted were repeated")
+    assert again.startswith("1 measurement made while the machine drifted were repeated")
 
 
 def test_commands_and_facts_say_no_path_of_the_machine_and_what_is_known(read, tmp_path):
     asked = "attnbench run --out=/a/b/results --table /a/mine.py --mask dense:/a/m.npy --seq 64"
     run = read(runs.small(), command=asked)
     told = "attnbench run --out=results --table mine.py --mask dense:m.npy --seq 64"
-    assert commands(run) == (told, "attnbench report results/m/run0")
-    facts = dict(about(run).facts)
+    assert run.commands == (told, "attnbench report results/m/run0")
+    facts = dict(run.facts)
     assert str(tmp_path) not in str(facts)
     digest = hashlib.sha256((run.path / "records.jsonl").read_bytes()).hexdigest()
     assert facts["records"] == f"31, sha256 {digest}"
@@ -98,6 +96,6 @@ def test_commands_and_facts_say_no_path_of_the_machine_and_what_is_known(read, t
 
 def test_a_header_that_says_little_is_shown_as_it_is(read):
     parts = "machine settings code selfcheck ceilings started command grid noise"
-    found = about(read(runs.small(), **dict.fromkeys(parts.split())))
+    found = read(runs.small(), **dict.fromkeys(parts.split()))
     assert all(isinstance(value, str) and value for _, value in found.facts)
     assert all(found.trust) and found.trust[2].startswith("noise floor: not measured")

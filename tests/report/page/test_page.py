@@ -10,11 +10,11 @@ from dataclasses import replace
 import pytest
 
 import impls
+from attnbench.answer.paste import repeats
 from attnbench.command import arguments
 from attnbench.core.record import Ranks
 from attnbench.features.report import page as html
-from attnbench.features.report.facts import cells_of, pack, place, repeats, why_none
-from attnbench.report.scenes import machine_line
+from attnbench.features.report.contents import cells_of, pack, place, why_none
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
 from impls.masks import Mask
@@ -64,7 +64,7 @@ def test_the_command_says_what_else_the_run_was_told():
 )
 def test_a_run_with_freed_pages_kept_says_so_and_is_repeated_so(settings, kept):
     assert ("--allocator kept" in repeats(timed("sdpa"), {"settings": settings})) == kept
-    assert ("freed pages kept" in machine_line(ran([], settings=settings))) == kept
+    assert ("freed pages kept" in ran([], settings=settings).machine_line) == kept
 
 
 def test_each_cell_knows_its_line_its_ratios_its_units_and_its_place(filled):
