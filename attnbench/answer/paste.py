@@ -29,12 +29,13 @@ def command_words(p: Problem, *, whole: bool = True) -> list[str]:
     """A problem as the command line says it: whole, so that no preset may change it; or its length
     and all that is not the default.
     """
-    from attnbench.sweep.plan import problems
-    from attnbench.sweep.presets import one_problem
+    from attnbench.sweep.presets import PROBLEM
 
-    usual = [] if whole else _options_of(next(problems(one_problem(p.device))))
-    options = [each for each in _options_of(p) if each[0] == "--seq" or each not in usual]
-    return [word for option in options for word in option]
+    usual = {("--device", p.device)}
+    for name in ("batch", "heads", "head_dim", "dtype", "mask", "phase"):
+        (value,) = getattr(PROBLEM[p.device.split(":")[0]], name)
+        usual.add((f"--{name.replace('_', '-')}", str(value)))
+    return [word for each in _options_of(p) if whole or each not in usual for word in each]
 
 
 def _options_of(p: Problem) -> list[tuple[str, ...]]:
