@@ -48,13 +48,12 @@ const PEAK = ({ peak }) => peak, JOULES = (cell) => cell.joules;
 const across = (r) => `length, ${facts.scenes[r].unit}`;
 const nameOf = (v, r) => facts.scenes[r]?.names[v] ?? looks[v].name;
 
-// A figure of what has no interval and is best where it is least; more is said of a regime.
-const grown = (value, say, base, ylabel, more_ = () => "") => (r, width) => {
+// A figure of what has no interval and is best where it is least.
+const grown = (value, say, base, ylabel) => (r, width) => {
   const lines = seriesOf(r, value), n = lengthOf(r), exact = looks.filter((look) => look.exact && at(r, look.v) && value(at(r, look.v)));
   if (!lines.length) return null;
   const [least] = exact.sort((a, b) => value(at(r, a.v)) - value(at(r, b.v)));
-  const said = least ? `Least of what is exact at ${tokens(n)}: ${nameOf(least.v, r)}, ${say(value(at(r, least.v)))}` : "";
-  const told = [said, more_(r)].filter(Boolean).join(". ");
+  const told = least ? `Least of what is exact at ${tokens(n)}: ${nameOf(least.v, r)}, ${say(value(at(r, least.v)))}` : "";
   return { ...lineChart({ lines, width, say, base, ylabel, xlabel: across(r), focus: n }), told };
 };
 
@@ -70,7 +69,7 @@ const DRAWS = {
       (answer.ties.length ? `, tied with ${answer.ties.length === 1 ? nameOf(answer.ties[0]) : `${answer.ties.length} others`}` : "") + ". ";
     return { ...lineChart({ lines, width, say, ylabel: label, xlabel: across(r), focus: n, up }), told: told + crossings.slice(0, 2).join("; ") };
   },
-  memory: grown(PEAK, nbytes, 2, "peak above the inputs", half),
+  memory: grown(PEAK, nbytes, 2, "peak above the inputs"),
   energy: grown(JOULES, joules, 10, "energy a call"),
   tradeoffs: (r, width) => {
     const error = state.y === "error", value = error ? ({ distance }) => distance : PEAK;
@@ -82,12 +81,10 @@ const DRAWS = {
       const hued = [...new Set([...best, ...first])].slice(0, HUED);
       for (const p of points) p.rest = !hued.includes(p.look);
     }
-    const [cheap, other] = error || only ? [] : frugal(r).found; // what is told is shown
-    for (const p of points) p.rest &&= p.cell !== (cheap ?? other);
     const fronts = [true, false].map((kind) => frontier(points.filter(({ look }) => look.exact === kind)));
     const ylabel = error ? "distance from softmax" : "peak above the inputs", say = error ? three : nbytes;
     const made = scatter({ points, fronts, width, xsay: seconds, ysay: say, ybase: error ? 10 : 2, xlabel: "median time (less is better)", ylabel });
-    return { ...made, told: error ? nearest(r) : half(r) };
+    return { ...made, told: error ? nearest(r) : "" };
   },
 };
 
@@ -104,26 +101,6 @@ function reach(r, v, other) {
   const both = [at(r, v), at(r, other)], [one, of] = verdict(r, v, other).endsWith("faster") ? both.reverse() : both;
   const ends = [one.low / of.high, one.high / of.low].map((ratio) => times(ratio).slice(0, -1));
   return ` [${ends.join(", ")}]${one.noisy || of.noisy ? ", noisy" : ""}`;
-}
-
-// What half the memory costs: the fastest that need no more than half of what the answer needs, exact and not;
-// and what is exact and needs least.
-function frugal(r) {
-  const use = facts.scenes[r].answers[lengthOf(r)]?.use, best = use === undefined ? undefined : at(r, use);
-  const less = looks.map(({ v }) => at(r, v)).filter((cell) => best?.peak && cell?.peak <= best.peak / 2).sort((a, b) => a.s - b.s);
-  const exact = looks.filter((look) => look.exact && at(r, look.v)?.peak).map(({ v }) => at(r, v));
-  const least = exact.reduce((a, b) => (b.peak < a.peak || (b.peak === a.peak && b.s < a.s) ? b : a), exact[0]);
-  return { best, least, found: [true, false].map((kind) => less.find(({ variant, peak }) => peak && looks[variant].exact === kind)) };
-}
-
-function half(r) {
-  const { best, least, found: [exact, other] } = frugal(r);
-  if (!best?.peak) return "";
-  const say = ({ variant, s }) => `${nameOf(variant)} at ${times(s / best.s)} the time`;
-  const near_ = typeof other?.fidelity === "number" ? `, ${Math.round(100 * Math.max(0, other.fidelity))}\u00a0% fidelity to softmax` : "";
-  const start = `Half of ${nameOf(best.variant)}’s ${nbytes(best.peak)}: `;
-  const saves = least.peak < best.peak ? `. The least is ${nbytes(least.peak)}, ${say(least)}` : `, and nothing exact needs less than ${nameOf(best.variant)}`;
-  return start + (exact ? say(exact) : `nothing exact${saves}${other ? `. Not exact: ${say(other)}${near_}` : ""}`);
 }
 
 function nearest(r) {
