@@ -17,28 +17,17 @@ next, and sites share a machine that drifts under all of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from attnbench.answer.paste import (
-    PLAIN,
-    CallDetails,
-    can_serve,
-    find_row,
-    in_transformers,
-    transformers_name,
-)
-from attnbench.core.format import counted, percent, ratio
-from attnbench.core.machine import pace
+from attnbench.core.format import percent, ratio
 from attnbench.core.stats import LEAST_MARGIN, Interval
 from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     from attnbench.answer.mends import Priced
-    from attnbench.answer.ranking import Candidate
     from attnbench.core.call import CallForm
-    from impls.problem import Problem
 
 ELSEWHERE = 0.03
 """The distance of a ratio in a program from that of pairs, whose calls follow nothing else."""
@@ -207,71 +196,3 @@ def gain(sites: Sequence[SiteGain], of: str = "a step") -> Gain:
             f"at the most, not {whole:.3g}; capture the program again"
         )
     return Gain(tuple(sorted(sites, key=lambda site: -site.saved.value)), of)
-
-
-# ---- one implementation for all layers of a model of transformers --------------------------------
-
-USES = {"eager": "matmul", "flex": "flex", "sdpa": "sdpa"}
-"""By a word of how a call was captured: the variant that it uses now."""
-BRIDGE_S = 15e-6
-"""Seconds of attnbench at each call of a transformers layer, on the machine of ``pace``."""
-
-
-@dataclass(frozen=True)
-class ModelCall:
-    """A place in a model that calls attention, and the variants that were measured there."""
-
-    site: str
-    times: Mapping[str, Candidate]
-    uses: str
-    """The variant that does what the place does now; empty where that is not known."""
-    calls: int = 1
-    setups: int = 0
-    """The calls at which a variant that attnbench puts in has not met the mask or the lengths."""
-    details: CallDetails = PLAIN
-    problem: Problem | None = None
-
-
-@dataclass(frozen=True)
-class WholeModel:
-    """The lines that set a variant for all layers; ``why`` there are none."""
-
-    variant: str = ""
-    lines: list[str] = field(default_factory=list)
-    why: str = ""
-
-
-def for_whole_model(calls: Sequence[ModelCall], tables: Sequence[str] = ()) -> WholeModel:
-    """One implementation for all layers of a transformers model, where it was timed on all of the
-    model's calls and they gain by it, set-up for each new mask included; else why there is none.
-    """
-    problems = [call.problem for call in calls if call.problem is not None]
-    if unknown := [c.site for c in calls if c.uses not in c.times]:
-        return WholeModel(why=f"how long the calls of {unknown[0]} take now is not known")
-
-    def serves(variant: str, call: ModelCall) -> bool:
-        there = variant in call.times and bool(in_transformers(variant, tables, problems))
-        return there and can_serve(find_row(variant, tables), call.details) is None
-
-    def then_s(variant: str, what: str = "median_s") -> float:
-        seconds: float = sum(c.calls * getattr(c.times[variant], what) for c in calls)
-        if transformers_name(variant, problems):
-            return seconds
-        setup = sum(c.setups * (c.times[variant].setup_s or 0.0) for c in calls)
-        return seconds + setup + sum(c.calls for c in calls) * BRIDGE_S * pace()
-
-    def now_s(what: str) -> float:
-        return sum(c.calls * getattr(c.times[c.uses], what) for c in calls)
-
-    able = [name for name in calls[0].times if all(serves(name, call) for call in calls)]
-    able = [name for name in able if {name} != {call.uses for call in calls}]
-    if not able:
-        return WholeModel(why=f"no other variant serves all {counted(len(calls), 'site')}")
-    best = min(able, key=then_s)
-    if then_s(best, "high_s") < now_s("low_s"):
-        return WholeModel(best, in_transformers(best, tables, problems))
-    factor = ratio(then_s(best) / now_s("median_s"))
-    return WholeModel(
-        why=f"with {best} for all {counted(len(calls), 'site')}, and what attnbench does at each "
-        f"call and for each new mask or length, they would take {factor} what they take now"
-    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from attnbench.answer.paste import (
@@ -17,13 +18,15 @@ from attnbench.answer.paste import (
     can_serve,
     find_row,
     in_transformers,
+    transformers_name,
 )
 from attnbench.core.call import BACKENDS
 from attnbench.core.format import counted, ratio
+from attnbench.core.machine import pace
 from impls.spec import listed
 
 if TYPE_CHECKING:
-    from attnbench.answer.ranking import Ranking
+    from attnbench.answer.ranking import Candidate, Ranking
     from impls.problem import Problem
 
 Lines = tuple[str, ...]
@@ -86,6 +89,12 @@ VLLM_MASKS = {"none", "causal", "window"}
 """The masks that vLLM makes for a model; nobody can pass it another."""
 
 
+USES = {"eager": "matmul", "flex": "flex", "sdpa": "sdpa"}
+"""By a word of how a call was captured: the variant that it uses now."""
+BRIDGE_S = 15e-6
+"""Seconds of attnbench at each call of a transformers layer, on the machine of ``pace``."""
+
+
 @dataclass(frozen=True)
 class EngineCall:
     """A place that calls attention; ``ranking``: of the variants there, None without an answer."""
@@ -95,6 +104,16 @@ class EngineCall:
     ranking: Ranking | None
     calls: int = 1
     details: CallDetails = PLAIN
+    uses: str = ""
+    """The variant that does what the place does now; empty where that is not known."""
+    setups: int = 0
+    """The calls at which a variant that attnbench puts in has not met the mask or the lengths."""
+
+    @cached_property
+    def measured(self) -> dict[str, Candidate]:
+        """The variants that were measured there."""
+        by_name = self.ranking.by_name if self.ranking else {}
+        return {name: c for name, c in by_name.items() if c.measured}
 
 
 @dataclass(frozen=True)
@@ -203,3 +222,44 @@ def _lines(
     if engine in LINES:
         return list(LINES[engine].get(variant, ()))
     return in_transformers(variant, tables, [call.problem for call in calls])
+
+
+# ---- one implementation for all layers of a model of transformers --------------------------------
+
+
+def for_whole_model(calls: Sequence[EngineCall], tables: Sequence[str] = ()) -> EngineAnswer:
+    """One implementation for all layers of a transformers model, where it was timed on all of the
+    model's calls and they gain by it, set-up for each new mask included; else why there is none.
+    """
+    engine, problems = "transformers", [call.problem for call in calls]
+    if unknown := [c.place for c in calls if c.uses not in c.measured]:
+        return EngineAnswer(engine, why=f"how long the calls of {unknown[0]} take now is not known")
+
+    def serves(variant: str, call: EngineCall) -> bool:
+        there = variant in call.measured and bool(in_transformers(variant, tables, problems))
+        return there and _serves(variant, call.details, tables)
+
+    def then_s(variant: str, what: str = "median_s") -> float:
+        seconds: float = sum(c.calls * getattr(c.measured[variant], what) for c in calls)
+        if transformers_name(variant, problems):
+            return seconds
+        setup = sum(c.setups * (c.measured[variant].setup_s or 0.0) for c in calls)
+        return seconds + setup + sum(c.calls for c in calls) * BRIDGE_S * pace()
+
+    def now_s(what: str) -> float:
+        return sum(c.calls * getattr(c.measured[c.uses], what) for c in calls)
+
+    able = [name for name in calls[0].measured if all(serves(name, call) for call in calls)]
+    able = [name for name in able if {name} != {call.uses for call in calls}]
+    if not able:
+        why = f"no other variant serves all {counted(len(calls), 'site')}"
+        return EngineAnswer(engine, why=why)
+    best = min(able, key=then_s)
+    if then_s(best, "high_s") < now_s("low_s"):
+        return EngineAnswer(engine, best, in_transformers(best, tables, problems))
+    factor = ratio(then_s(best) / now_s("median_s"))
+    return EngineAnswer(
+        engine,
+        why=f"with {best} for all {counted(len(calls), 'site')}, and what attnbench does at each "
+        f"call and for each new mask or length, they would take {factor} what they take now",
+    )

@@ -5,17 +5,11 @@ import random
 
 import pytest
 
-from attnbench.answer.choose_calls import (
-    ModelCall,
-    NoGain,
-    SiteGain,
-    for_whole_model,
-    gain,
-    site_gain,
-)
+from attnbench.answer.choose_calls import NoGain, SiteGain, gain, site_gain
+from attnbench.answer.engines import EngineCall, for_whole_model
 from attnbench.answer.mends import Priced
 from attnbench.answer.paste import CallDetails
-from attnbench.answer.ranking import Candidate
+from attnbench.answer.ranking import Candidate, rank
 from attnbench.core.call import CallForm, TensorForm
 from attnbench.core.stats import Interval
 from impls.problem import Problem
@@ -136,11 +130,12 @@ BESIDE = Problem(sinks=True)
 
 def call(seconds, *, uses="sdpa", site="here", setup_s=0.0, **more):
     """``seconds``: by variant, each known to 2 %."""
-    times = {
-        name: Candidate(name, "softmax", s, s * 0.98, s * 1.02, True, setup_s=setup_s)
+    some = [
+        Candidate(name, "softmax", s, s * 0.98, s * 1.02, True, setup_s=setup_s)
         for name, s in seconds.items()
-    }
-    return ModelCall(site, times, uses, **more)
+    ]
+    ranking, more = rank(some, 0.05) if some else None, {"problem": Problem(), **more}
+    return EngineCall(site, ranking=ranking, uses=uses, **more)
 
 
 @pytest.mark.parametrize(
@@ -179,6 +174,6 @@ def test_one_that_gains_on_all_of_the_model_s_calls_is_set_for_the_whole_model(c
     ],
 )
 def test_else_there_is_no_line_for_the_whole_model_but_a_reason(second, why, monkeypatch):
-    monkeypatch.setattr("attnbench.answer.choose_calls.pace", lambda: 1.0)
+    monkeypatch.setattr("attnbench.answer.engines.pace", lambda: 1.0)
     result = for_whole_model([call(FASTER), second])
     assert result.lines == [] and why in result.why

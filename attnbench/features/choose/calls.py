@@ -8,21 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from attnbench.answer import paste
-from attnbench.answer.choose_calls import (
-    USES,
-    Gain,
-    ModelCall,
-    SiteGain,
-    WholeModel,
-    for_whole_model,
-    gain,
-    site_gain,
-)
-from attnbench.answer.engines import EngineAnswer, EngineCall, in_engine
+from attnbench.answer.choose_calls import Gain, SiteGain, gain, site_gain
+from attnbench.answer.engines import USES, EngineAnswer, EngineCall, for_whole_model, in_engine
 from attnbench.answer.mends import Priced, Pricer
 from attnbench.answer.paste import PLAIN, CallDetails, beyond_torch, can_serve, lines
 from attnbench.command.progress import Progress
@@ -67,7 +57,7 @@ class ProgramAnswer(NamedTuple):
     calls: SeenCalls
     choices: dict[Problem, Choice]
     gained: Gain
-    whole_model: WholeModel | None = None
+    whole_model: EngineAnswer | None = None
     engine: EngineAnswer | None = None
     verified: Verified | None = None
 
@@ -79,7 +69,10 @@ def show_answer(arguments: argparse.Namespace, wants: Wants, table: Table) -> in
         choices = result.choices.values()
         plain: dict[str, Any] = {"answers": [{**c.to_dict(), **paste.pasted(c)} for c in choices]}
         plain["gain"] = result.gained.to_dict()
-        plain["whole_model"] = msgspec.to_builtins(result.whole_model)
+        plain["whole_model"] = None
+        if (whole := result.whole_model) is not None:
+            more = {"lines": whole.lines, "why": whole.why}
+            plain["whole_model"] = {"variant": whole.takes or "", **more}
         if result.engine is not None:
             plain["engine"] = asdict(result.engine)
         plain["verified"] = result.verified and result.verified.to_dict()
@@ -110,9 +103,14 @@ def answers(arguments: argparse.Namespace, wants: Wants, table: Table) -> Progra
     gains = [_site_gain(calls, site, priced.get(n)) for n, site in enumerate(calls.sites)]
     gained = gain(gains, "a step" if calls.step_share is not None else "the program's time")
     tables = arguments.table or ()
-    of_a_model = [_model_call(s, choices.get(s.problem)) for s in calls.sites if BY_MODEL in s.via]
+    places = [_engine_call(site, choices.get(site.problem)) for site in calls.sites]
+    of_a_model = [p for p, site in zip(places, calls.sites, strict=True) if BY_MODEL in site.via]
     whole_model = for_whole_model(of_a_model, tables) if of_a_model else None
-    engine = _in_engine(arguments, calls, choices, whole_model)
+    engine = None
+    if arguments.engine == "transformers" and whole_model is not None:
+        engine = whole_model
+    elif arguments.engine is not None:
+        engine = in_engine(arguments.engine, places, tables)
     result = ProgramAnswer(calls, choices, gained, whole_model, engine)
     if not arguments.verify:
         return result
@@ -122,26 +120,6 @@ def answers(arguments: argparse.Namespace, wants: Wants, table: Table) -> Progra
     except CantBeDone as error:  # the answer stands, unchecked
         say(f"not checked: {error}")
         return result
-
-
-def _in_engine(
-    arguments: argparse.Namespace,
-    calls: SeenCalls,
-    choices: Mapping[Problem, Choice],
-    whole_model: WholeModel | None,
-) -> EngineAnswer | None:
-    """The answer for the engine of ``--for``, which takes one variant for all places."""
-    if arguments.engine is None:
-        return None
-    if arguments.engine == "transformers" and (whole := whole_model) is not None:
-        return EngineAnswer(arguments.engine, whole.variant or None, whole.lines, whole.why)
-    places = []
-    for site in calls.sites:
-        choice = choices.get(site.problem) if site.faithful else None
-        ranking = choice.ranking if choice else None
-        about = site_label(site), site.problem, ranking, site.calls, details_of(site)
-        places.append(EngineCall(*about))
-    return in_engine(arguments.engine, places, arguments.table or ())
 
 
 def _site_gain(calls: SeenCalls, site: Site, priced: Priced | None) -> SiteGain:
@@ -155,13 +133,12 @@ def _site_gain(calls: SeenCalls, site: Site, priced: Priced | None) -> SiteGain:
     return site_gain(label, share, site.call, priced, calls.a_call_s(site))
 
 
-def _model_call(site: Site, choice: Choice | None) -> ModelCall:
-    """A place in a model with what was measured of the variants there."""
+def _engine_call(site: Site, choice: Choice | None) -> EngineCall:
+    """A place with the variants there and what it uses now."""
     ranking = choice.ranking if choice and site.faithful else None
-    timed = {n: c for n, c in ranking.by_name.items() if c.measured} if ranking else {}
     uses = next((name for word, name in USES.items() if word in site.via), "")
-    setups, details = site.new_masks or 1, details_of(site)
-    return ModelCall(site_label(site), timed, uses, site.calls, setups, details, site.problem)
+    about = site_label(site), site.problem, ranking, site.calls, details_of(site)
+    return EngineCall(*about, uses, site.new_masks or 1)
 
 
 def details_of(site: Site) -> CallDetails:

@@ -171,7 +171,7 @@ def show_calls(answer: ProgramAnswer) -> None:
     if answer.engine is not None:
         _show_engine(answer.engine)
     elif (whole := answer.whole_model) is not None:
-        _paste(f"to use {whole.variant} in all layers of the model:", whole.lines)
+        _paste(f"to use {whole.takes} in all layers of the model:", whole.lines)
         if not whole.lines:
             out.print(escape(f"\nno line for the whole model: {whole.why}"))
     out.print("\nof each problem alone:", style=FAINT)
