@@ -55,6 +55,14 @@ class Candidate:
     same: tuple[str, ...] = ()
     """Other names under which the same kernel ran on the problem."""
 
+    @classmethod
+    def of(cls, record: Record, time: Time) -> Candidate:
+        """The variant of a record, by the time that this has."""
+        far, ends = record.distance, (time.median_s, time.low_s, time.high_s)
+        quality = {"skill": far.skill, "kept": far.kept} if far else {}
+        peak = _peak(record)
+        return cls(record.variant, record.computes, *ends, True, memory_bytes=peak, **quality)
+
     @property
     def name(self) -> str:
         """With those: ``sdpa (flash)``."""
@@ -380,11 +388,7 @@ def _answer(problem: Problem, exact: list[Record], margin: float) -> Answer:
         for name, t in times.items()
         if t.clock != clock
     ]
-    candidates = []
-    for name, r in ranked.items():
-        t = times[name]
-        ends = (t.median_s, t.low_s, t.high_s)
-        candidates.append(Candidate(name, EXACT, *ends, measured=True, memory_bytes=_peak(r)))
+    candidates = [Candidate.of(r, times[name]) for name, r in ranked.items()]
     ranking = rank(one_a_kernel(candidates, ranked, margin), margin)
     winner, after = ranking.winner, ranking.next
     order = sorted(ranking.all, key=lambda c: c.median_s)

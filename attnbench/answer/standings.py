@@ -12,6 +12,7 @@ from attnbench.answer.ranking import (
     EXACT,
     MARGIN,
     Answer,
+    Candidate,
     answers,
     beats,
     ran_the_same,
@@ -23,20 +24,7 @@ from attnbench.answer.regimes import Regime, time_of
 
 SKILLED = 0.5
 """A variant with less than half of the skill of softmax is no substitute for it."""
-
-
-@dataclass(frozen=True)
-class Faster:
-    """An inexact variant that is faster than the winner."""
-
-    variant: str
-    computes: str
-    speedup: float
-    """The winner's median over its own."""
-    distance: float | None
-    skill: float | None
-    kept: float | None = None
-    """The share of softmax's weight on the keys that it selects."""
+ONLY = "the only one measured"
 
 
 @dataclass(frozen=True)
@@ -48,16 +36,16 @@ class Standing:
     """None where nothing exact has a time."""
     timed: int
     """The number of variants with a time, exact or not."""
-    faster: tuple[Faster, ...] = ()
-    """The fastest first."""
+    faster: tuple[Candidate, ...] = ()
+    """What is faster than the winner and not exact, the fastest first."""
 
     @property
-    def substitute(self) -> Faster | None:
+    def substitute(self) -> Candidate | None:
         """The fastest inexact variant that keeps enough of what softmax does."""
         return next((f for f in self.faster if f.skill is not None and f.skill >= SKILLED), None)
 
     @property
-    def nearest(self) -> Faster | None:
+    def nearest(self) -> Candidate | None:
         """The inexact variant that keeps most of what softmax does, be it little."""
         rated = [f for f in self.faster if f.skill is not None]
         return max(rated, key=lambda f: f.skill or 0.0, default=None)
@@ -76,7 +64,7 @@ class Standing:
             return "noisy"
         if self.answer.equal:
             return f"tie of {len(self.leaders)}"
-        return "clear" if self.answer.next else "the only one measured"
+        return "clear" if self.answer.next else ONLY
 
 
 def standings(regime: Regime, margin: float = MARGIN) -> list[Standing]:
@@ -85,15 +73,13 @@ def standings(regime: Regime, margin: float = MARGIN) -> list[Standing]:
     for length in regime.cells:
         timed = list(regime.timed(length).values())
         answer = next(answers(timed, margin, regime.records), None)
-        faster: list[Faster] = []
+        faster: list[Candidate] = []
         for r in timed:
             if answer is None or r.time is None or r.computes == EXACT or r.wrong_on:
                 continue
-            best, t, far = answer.time, r.time, r.distance
-            if t.clock == best.clock and beats(t, best, margin):
-                quality = (far.relative, far.skill, far.kept) if far else (None, None)
-                faster.append(Faster(r.variant, r.computes, best.median_s / t.median_s, *quality))
-        faster.sort(key=lambda f: -f.speedup)
+            if r.time.clock == answer.time.clock and beats(r.time, answer.time, margin):
+                faster.append(Candidate.of(r, r.time))
+        faster.sort(key=lambda c: c.median_s)
         results.append(Standing(length, answer, len(timed), tuple(faster)))
     return results
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from rich.text import Text
 
 from attnbench.answer.layers import LayerChoice, together
-from attnbench.answer.ranking import Answer
-from attnbench.answer.standings import FACTORS, SKILLED, Faster, Standing, advise, closeness
+from attnbench.answer.ranking import Answer, Candidate
+from attnbench.answer.standings import FACTORS, ONLY, SKILLED, Standing, advise, closeness
 from attnbench.core import format
 from attnbench.core.format import mib, ms
 from attnbench.core.record import FINDINGS, Record, Status
@@ -38,7 +38,7 @@ class Beside(NamedTuple):
     """A sentence about what is not exact and faster, around the name of a variant."""
 
     before: str
-    faster: Faster | None = None
+    faster: Candidate | None = None
     after: str = ""
     short: str = ""
     """Words to use in place of ``before`` where it was said already."""
@@ -64,10 +64,10 @@ def beside(standing: Standing) -> Beside | None:
     """The sentence beside an answer; None where there is no answer."""
     if standing.answer is None:
         return None
-    nearest = standing.substitute or standing.nearest
+    best_s, nearest = standing.answer.time.median_s, standing.substitute or standing.nearest
     if nearest is not None:
         fidelity = format.percent(max(0.0, nearest.skill or 0.0))
-        words = f"{format.ratio(nearest.speedup)} as fast, {fidelity} fidelity"
+        words = f"{format.ratio(best_s / nearest.median_s)} as fast, {fidelity} fidelity"
         more = "" if nearest.kept is None else f"; {kept(nearest.kept)}"
         if standing.substitute is not None:
             after = f"{words} to softmax ({nearest.computes}){more}"
@@ -79,7 +79,7 @@ def beside(standing: Standing) -> Beside | None:
     if not standing.faster:
         return Beside("Nothing else measured is clearly faster, exact or not")
     fastest = standing.faster[0]
-    after = f"{format.ratio(fastest.speedup)} as fast ({fastest.computes})"
+    after = f"{format.ratio(best_s / fastest.median_s)} as fast ({fastest.computes})"
     before = "Faster, fidelity to softmax not measured:"
     return Beside(before, fastest, after, "Fidelity not measured:")
 
@@ -196,25 +196,22 @@ def shared_words(scenes: Sequence[Scene]) -> list[str]:
     return [word for word in words[0] if all(word in some for some in words)] if words else []
 
 
+SURE = {"clear": "clear", "tie": "tied", ONLY: "of the only exact variant", "noisy": "noisy"}
+"""How sure answers are, as their sum says it."""
+
+
 def how_sure(scenes: Sequence[Scene]) -> str:
     """``of 15 answers 3 are clear, 2 are tied, 10 are noisy; 9 samples a timing at …``
 
     Each answer counts once, a noisy one as that; empty where there is none.
     """
-    answers = {id(s.answer.time): s.answer for scene in scenes for s in scene.standings if s.answer}
-    quiet = [answer for answer in answers.values() if not answer.flags]
+    answers = {id(s.answer.time): s for scene in scenes for s in scene.standings if s.answer}
     times = {id(r.time): r.time for scene in scenes for r in scene.regime.records if r.time}
     if not answers:
         return ""
-    ties = sum(bool(a.equal) for a in quiet)
-    leads = sum(a.next is not None and not a.equal for a in quiet)
-    counts = {
-        "clear": leads,
-        "tied": ties,
-        "of the only exact variant": len(quiet) - ties - leads,
-        "noisy": len(answers) - len(quiet),
-    }
-    each = (f"{n} {'is' if n == 1 else 'are'} {kind}" for kind, n in counts.items() if n)
+    counts = Counter(SURE.get(standing.sure, "tied") for standing in answers.values())
+    kinds = [kind for kind in SURE.values() if counts[kind]]
+    each = (f"{counts[kind]} {'is' if counts[kind] == 1 else 'are'} {kind}" for kind in kinds)
     noisy = sum(bool(time.doubts) for time in times.values())
     samples = median(time.n for time in times.values())
     return (

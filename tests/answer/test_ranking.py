@@ -246,8 +246,8 @@ def test_faster_inexact_variants_and_the_best_substitute():
         return standing(one("a", 1.0), *others)[0]
 
     some = found(x=0.1, y=0.5, z=0.9, w=0.9)
-    assert [(f.variant, f.speedup) for f in some.faster] == [("x", 4.0), ("y", 2.0), ("z", 1.25)]
-    assert (some.substitute.variant, some.substitute.distance) == ("y", 0.5)
+    assert [(f.variant, f.median_s) for f in some.faster] == [("x", 0.25), ("y", 0.5), ("z", 0.8)]
+    assert (some.substitute.variant, some.substitute.skill) == ("y", 0.5)
     none = found(x=0.1, y=0.4, z=None)
     assert (none.substitute, none.nearest.variant) == (None, "y")
 
