@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.text import Text
 
@@ -170,16 +170,6 @@ def advice(answer: Answer | None) -> str:
     return text
 
 
-def sentences(scene: Scene) -> Iterator[str]:
-    """Its answer at its longest length, what is beside that, and where the lead changes."""
-    if (longest := standing_at(scene, None)) is not None:
-        yield f"at {longest.length:,}: {advice(longest.answer)}"
-        if longest.answer is not None:
-            yield f"at {longest.length:,}: {beside(longest)}"
-    if scene.crossings:
-        yield "; ".join(map(str, scene.crossings))
-
-
 def distinct_words(scenes: Sequence[Scene]) -> dict[int, str]:
     """For each regime its phase, and the words that not all of them share."""
     shared = shared_words(scenes)
@@ -254,32 +244,6 @@ def only(run: ReportRun, scenes: Sequence[Scene]) -> Only | None:
     near = f"within {factor:g}× of the best on {count} of {first.problems} problems"
     near += f", at worst {format.ratio(worst)} ({where})" if worst > FACTORS[0] else ""
     return Only(run, first.variant, near + (f"; no time on {missed}" if missed else ""))
-
-
-TIED = 4
-"""Names of a tie in a cell."""
-
-
-def winners(scenes: Sequence[Scene]) -> Table:
-    """The variants to use: a row a regime, a column a length; a cell without a winner says why."""
-    lengths = sorted({length for scene in scenes for length in scene.regime.lengths})
-    names = distinct_words(scenes)
-    rows = []
-    for scene in scenes:
-        row: list[Any] = [names[scene.number]]
-        for standing in ({s.length: s for s in scene.standings}.get(n) for n in lengths):
-            if standing is None or standing.answer is None:
-                row.append("nothing exact has a time" if standing else "not asked")
-                continue
-            answer, leaders = standing.answer, standing.leaders
-            doubt = " (noisy)" if answer.flags else ""
-            if answer.equal:
-                some = ", ".join([*leaders[:TIED], *["…"] * (len(leaders) > TIED)])
-                row.append(f"tie of {len(leaders)}: {some}{doubt}")
-            else:
-                row.append(Styled(answer.winner, BOLD, f"{answer.lead or 'alone'}{doubt}"))
-        rows.append(row)
-    return Table("", columns("regime", *(f"{n:,}" for n in lengths)), rows)
 
 
 class Missing(NamedTuple):

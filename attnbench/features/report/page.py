@@ -6,7 +6,7 @@ It has rows of a table, cards of the answer, and, packed as one word, the record
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
@@ -32,16 +32,23 @@ from attnbench.features.report.contents import (
 )
 from attnbench.report.scenes import ReportRun, Scene, gather
 from attnbench.report.sentences import (
+    advice,
     beside,
     distinct_words,
     headlines,
     layer_tables,
-    sentences,
     shared_words,
     standing_at,
-    winners,
 )
-from attnbench.report.tables import Table, columns, markdown_text, to_html, to_markdown
+from attnbench.report.tables import (
+    BOLD,
+    Styled,
+    Table,
+    columns,
+    markdown_text,
+    to_html,
+    to_markdown,
+)
 from attnbench.report.tidy import csv_of, measurements
 
 if TYPE_CHECKING:
@@ -285,6 +292,42 @@ def summary(contents: Contents) -> str:
     )
     text = re.sub(r"\n{3,}", "\n\n", text)
     return text if len(text) <= LIMIT else text[: text.rindex("\n", 0, LIMIT - len(CUT))] + CUT
+
+
+TIED = 4
+"""Names of a tie in a cell."""
+
+
+def winners(scenes: Sequence[Scene]) -> Table:
+    """The variants to use: a row a regime, a column a length; a cell without a winner says why."""
+    lengths = sorted({length for scene in scenes for length in scene.regime.lengths})
+    names = distinct_words(scenes)
+    rows = []
+    for scene in scenes:
+        row: list[Any] = [names[scene.number]]
+        for standing in ({s.length: s for s in scene.standings}.get(n) for n in lengths):
+            if standing is None or standing.answer is None:
+                row.append("nothing exact has a time" if standing else "not asked")
+                continue
+            answer, leaders = standing.answer, standing.leaders
+            doubt = " (noisy)" if answer.flags else ""
+            if answer.equal:
+                some = ", ".join([*leaders[:TIED], *["…"] * (len(leaders) > TIED)])
+                row.append(f"tie of {len(leaders)}: {some}{doubt}")
+            else:
+                row.append(Styled(answer.winner, BOLD, f"{answer.lead or 'alone'}{doubt}"))
+        rows.append(row)
+    return Table("", columns("regime", *(f"{n:,}" for n in lengths)), rows)
+
+
+def sentences(scene: Scene) -> Iterator[str]:
+    """Its answer at its longest length, what is beside that, and where the lead changes."""
+    if (longest := standing_at(scene, None)) is not None:
+        yield f"at {longest.length:,}: {advice(longest.answer)}"
+        if longest.answer is not None:
+            yield f"at {longest.length:,}: {beside(longest)}"
+    if scene.crossings:
+        yield "; ".join(map(str, scene.crossings))
 
 
 # ---- the data ------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from attnbench.report.sentences import beside, headlines, how_sure, missing, only, sentences
+from attnbench.features.report.page import sentences
+from attnbench.report.sentences import beside, headlines, how_sure, missing, only
 from tests.report.page import runs
 from tests.report.page.runs import NEAR, OWN, at, timed, untimed
 
