@@ -321,7 +321,9 @@ def winners(scenes: Sequence[Scene]) -> Table:
 
 
 def sentences(scene: Scene) -> Iterator[str]:
-    """Its answer at its longest length, what is beside that, and where the lead changes."""
+    """Its answer at the longest length that most variants reached, what is beside that, and where
+    the lead changes.
+    """
     if (longest := standing_at(scene, None)) is not None:
         yield f"at {longest.length:,}: {advice(longest.answer)}"
         if longest.answer is not None:
