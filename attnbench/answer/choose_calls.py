@@ -33,10 +33,6 @@ ELSEWHERE = 0.03
 """The distance of a ratio in a program from that of pairs, whose calls follow nothing else."""
 
 
-class NoGain(CantBeDone):
-    """Figures that can't be shares."""
-
-
 @dataclass(frozen=True)
 class SiteGain:
     """A site's share of a step, its call as it is made and as it would be. ``why``: why nothing is
@@ -187,11 +183,11 @@ class Gain:
 
 
 def gain(sites: Sequence[SiteGain], of: str = "a step") -> Gain:
-    """The gain of a whole program; raises :class:`NoGain` for shares that can't be."""
+    """The gain of a whole program; raises CantBeDone for shares that can't be."""
     shares = [site.share for site in sites if site.share is not None]
     whole = sum(s.value for s in shares)
     if not all(0 <= s.low <= s.value <= s.high < math.inf for s in shares) or whole > 1 + 1e-6:
-        raise NoGain(
+        raise CantBeDone(
             f"the shares {', '.join(map(str, shares))} can't be parts of {of}: together they are 1 "
             f"at the most, not {whole:.3g}; capture the program again"
         )

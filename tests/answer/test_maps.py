@@ -5,11 +5,10 @@ import math
 import pytest
 
 import impls
-from attnbench.answer import maps
-from attnbench.answer.maps import WIDTH, BadEmbeddings, tokens_of, vectors_of
+from attnbench.features.show import maps
+from attnbench.features.show.maps import WIDTH, tokens_of, vectors_of
+from impls.errors import CantBeDone
 from impls.problem import InvalidProblem
-
-MANY = 11
 
 
 class Engine:
@@ -20,19 +19,6 @@ class Engine:
 
     def ask(self, question, limit_s):
         return self.answer
-
-
-ROW = [[1 / 3] * MANY]
-
-
-@pytest.mark.parametrize(
-    "weights", [ROW * (MANY - 1), [[math.nan] * MANY] * MANY, [[1.0]] * MANY, "x", None]
-)
-def test_what_is_no_map_of_all_words_is_refused(weights):
-    row, vectors = impls.table().find("matmul"), [[1.0]] * MANY
-    assert maps.ask(Engine({"map": ROW * MANY}), row, "causal", vectors, 1.0) == ROW * MANY
-    with pytest.raises(InvalidProblem, match="it gave no weight for each pair of words"):
-        maps.ask(Engine({"map": weights}), row, "causal", vectors, 1.0)
 
 
 def test_a_variant_that_takes_no_sentence_or_fails_is_refused_with_its_reason():
@@ -50,7 +36,7 @@ def cosine(a, b):
 def test_words_and_marks_in_small_letters():
     assert tokens_of("The cat sat.") == ["the", "cat", "sat", "."]
     assert tokens_of("Don't, don\u2019t") == ["don't", ",", "don\u2019t"]
-    with pytest.raises(BadEmbeddings, match="there is no word in"):
+    with pytest.raises(CantBeDone, match="there is no word in"):
         tokens_of(" \n")
 
 
@@ -76,5 +62,5 @@ def test_vectors_are_read_for_the_words_and_a_file_that_lacks_one_says_so(tmp_pa
     file.write_text("cat 1 2 3\nthe 4 5 6.5\nsat -7 8e-1 9\n")
     assert vectors_of(["the", "cat", "the"], str(file)) == [[4, 5, 6.5], [1, 2, 3], [4, 5, 6.5]]
     file.write_bytes(text)
-    with pytest.raises(BadEmbeddings, match=f"glove.*{words}"):
+    with pytest.raises(CantBeDone, match=f"glove.*{words}"):
         vectors_of(["the", "cat", "the"], str(file))

@@ -5,13 +5,14 @@ import random
 
 import pytest
 
-from attnbench.answer.choose_calls import NoGain, SiteGain, gain, site_gain
+from attnbench.answer.choose_calls import SiteGain, gain, site_gain
 from attnbench.answer.engines import EngineCall, for_whole_model
 from attnbench.answer.mends import Priced
 from attnbench.answer.paste import CallDetails
 from attnbench.answer.ranking import Candidate, rank
 from attnbench.core.call import CallForm, TensorForm
 from attnbench.core.stats import Interval
+from impls.errors import CantBeDone
 from impls.problem import Problem
 
 EXACT = Interval.exactly
@@ -118,7 +119,7 @@ def test_sites_without_an_answer_stay_as_they_are_and_say_why():
     "shares", [[1.2], [math.nan], [-0.1], [Interval(0.3, 0.4, 0.5)], [0.6, 0.6]]
 )
 def test_shares_that_can_not_be_are_refused(shares):
-    with pytest.raises(NoGain, match="can't be parts of a step"):
+    with pytest.raises(CantBeDone, match="can't be parts of a step"):
         gain([site(share) for share in shares])
 
 

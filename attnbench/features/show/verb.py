@@ -96,7 +96,6 @@ def _show_matrix(arguments: argparse.Namespace, rows: list[Variant]) -> int:
 def show(arguments: argparse.Namespace) -> int:
     """``attnbench show NAME``"""
     import impls
-    from attnbench.answer import maps
     from attnbench.features.show import view
     from attnbench.report import tidy
     from impls.loading import mathematics
@@ -105,7 +104,7 @@ def show(arguments: argparse.Namespace) -> int:
     if arguments.text is not None:
         return _show_map(arguments, row)
     if arguments.embeddings or arguments.mask:
-        raise maps.BadEmbeddings("--embeddings and --mask go with --text: a map needs a sentence")
+        raise CantBeDone("--embeddings and --mask go with --text: a map needs a sentence")
     missing, text = _missing(row), mathematics(row.build)
     if arguments.json:
         about = {"mathematics": text, **_availability(*missing)}
@@ -118,9 +117,8 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def _show_map(arguments: argparse.Namespace, row: Variant) -> int:
-    from attnbench.answer import maps
     from attnbench.core.settings import Settings
-    from attnbench.features.show import view
+    from attnbench.features.show import maps, view
     from attnbench.report import tidy
     from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
 
