@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from attnbench.core.record import Record, Time
@@ -27,8 +27,8 @@ PHASES = ("train", "forward", "backward", "decode")
 @dataclass(frozen=True)
 class Regime:
     """One of the problems, and the records by length, the shortest first, and variant. ``world``:
-    over how many processes; ``tokens``: batch times length, where these are alike and the batch
-    is not.
+    over how many processes; ``node``: on which kind of machine, of several; ``tokens``: batch times
+    length, where these are alike and the batch is not.
     """
 
     like: Problem
@@ -36,7 +36,6 @@ class Regime:
     world: int | None = None
     node: str = ""
     tokens: int | None = None
-    several_nodes: bool = field(default=False, compare=False)
 
     @property
     def phase(self) -> str:
@@ -90,7 +89,7 @@ class Regime:
         parts += setting_words(p.parameters)
         parts += [self.shape, f"on {p.device}"]
         parts += [f"over {self.world} processes"] if self.world else []
-        parts += [self.node] if self.node and self.several_nodes else []
+        parts += [self.node] if self.node else []
         return parts
 
     def __str__(self) -> str:
@@ -166,7 +165,7 @@ def regimes(records: Iterable[Record]) -> list[Regime]:
             for (_, length), here in sorted(places.items(), key=lambda each: each[0][1]):
                 cells[length] = {record.variant: record for record in here}
             (like, *_), *_ = places.values()
-            results.append(Regime(like.problem, cells, world, node, tokens, several))
+            results.append(Regime(like.problem, cells, world, node if several else "", tokens))
     order = {phase: number for number, phase in enumerate(PHASES)}
     return sorted(results, key=lambda r: (r.like.level != "core", order.get(r.phase, 9)))
 
