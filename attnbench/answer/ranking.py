@@ -59,9 +59,9 @@ class Candidate:
     def of(cls, record: Record, time: Time) -> Candidate:
         """The variant of a record, by the time that this has."""
         far, ends = record.distance, (time.median_s, time.low_s, time.high_s)
-        quality = {"skill": far.skill, "kept": far.kept} if far else {}
-        peak = _peak(record)
-        return cls(record.variant, record.computes, *ends, True, memory_bytes=peak, **quality)
+        skill, kept = (far.skill, far.kept) if far else (None, None)
+        about = record.variant, record.computes, *ends
+        return cls(*about, True, memory_bytes=_peak(record), skill=skill, kept=kept)
 
     @property
     def name(self) -> str:
