@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -18,11 +17,9 @@ from attnbench.answer.paste import PLAIN, CallDetails, beyond_torch, can_serve, 
 from attnbench.command.progress import Progress
 from attnbench.command.terminal import say
 from attnbench.core.machine import this_machine
-from attnbench.features.choose import runs, view
+from attnbench.features.choose import runs
 from attnbench.features.choose.verify import Verified, verify
-from attnbench.features.choose.view import site_label
 from attnbench.models.capture.calls import SeenCalls, Site
-from attnbench.report import tidy
 from attnbench.sweep.engine import engine_on
 from attnbench.sweep.start import settings_of
 from impls.errors import CantBeDone
@@ -61,28 +58,19 @@ class ProgramAnswer(NamedTuple):
     engine: EngineAnswer | None = None
     verified: Verified | None = None
 
-
-def show_answer(arguments: argparse.Namespace, wants: Wants, table: Table) -> int:
-    """``attnbench choose --problems calls.json``, printed."""
-    result = answers(arguments, wants, table)
-    if arguments.json:
-        choices = result.choices.values()
-        plain: dict[str, Any] = {"answers": [{**c.to_dict(), **paste.pasted(c)} for c in choices]}
-        plain["gain"] = result.gained.to_dict()
-        plain["whole_model"] = None
-        if (whole := result.whole_model) is not None:
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        values: dict[str, Any] = {
+            "answers": [{**c.to_dict(), **paste.pasted(c)} for c in self.choices.values()],
+            "gain": self.gained.to_dict(),
+            "whole_model": None,
+        }
+        if (whole := self.whole_model) is not None:
             more = {"lines": whole.lines, "why": whole.why}
-            plain["whole_model"] = {"variant": whole.takes or "", **more}
-        if result.engine is not None:
-            plain["engine"] = asdict(result.engine)
-        plain["verified"] = result.verified and result.verified.to_dict()
-        print(json.dumps(plain))
-    elif arguments.csv:
-        tidy.show(view.site_rows(result.calls, result.choices, result.gained))
-    else:
-        view.show_calls(result)
-    silent = all(choice.ranking is None for choice in result.choices.values())
-    return int(silent or (arguments.verify and result.verified is None))
+            values["whole_model"] = {"variant": whole.takes or "", **more}
+        if self.engine is not None:
+            values["engine"] = asdict(self.engine)
+        return {**values, "verified": self.verified and self.verified.to_dict()}
 
 
 def answers(arguments: argparse.Namespace, wants: Wants, table: Table) -> ProgramAnswer:
@@ -124,7 +112,7 @@ def answers(arguments: argparse.Namespace, wants: Wants, table: Table) -> Progra
 
 def _site_gain(calls: SeenCalls, site: Site, priced: Priced | None) -> SiteGain:
     """A place's share of a step, and its call now and then."""
-    label, share = site_label(site), calls.share_of(site)
+    label, share = site.label, calls.share_of(site)
     if site.call is None or priced is None:
         why = "" if site.faithful else site.note
         if (site.share or 1.0) < LEAST_SHARE:
@@ -137,7 +125,7 @@ def _engine_call(site: Site, choice: Choice | None) -> EngineCall:
     """A place with the variants there and what it uses now."""
     ranking = choice.ranking if choice and site.faithful else None
     uses = next((name for word, name in USES.items() if word in site.via), "")
-    about = site_label(site), site.problem, ranking, site.calls, details_of(site)
+    about = site.label, site.problem, ranking, site.calls, details_of(site)
     return EngineCall(*about, uses, site.new_masks or 1)
 
 

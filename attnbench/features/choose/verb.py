@@ -37,9 +37,7 @@ def choose(args: argparse.Namespace) -> int:
 
         return export(args, wants, table)
     if args.problems is not None:
-        from attnbench.features.choose.calls import show_answer
-
-        return show_answer(args, wants, table)
+        return _program(args, wants, table)
     if args.model is not None:
         from attnbench.features.choose import models
 
@@ -54,6 +52,22 @@ def choose(args: argparse.Namespace) -> int:
     else:
         view.show(choice, engine)
     return int(choice.ranking is None)
+
+
+def _program(args: argparse.Namespace, wants: Wants, table: Table) -> int:
+    """``attnbench choose --problems calls.json``"""
+    from attnbench.features.choose import calls, view
+    from attnbench.report import tidy
+
+    result = calls.answers(args, wants, table)
+    if args.json:
+        print(json.dumps(result.to_dict()))
+    elif args.csv:
+        tidy.show(view.site_rows(result.calls, result.choices, result.gained))
+    else:
+        view.show_calls(result)
+    silent = all(choice.ranking is None for choice in result.choices.values())
+    return int(silent or (args.verify and result.verified is None))
 
 
 def _in_engine(args: argparse.Namespace, choice: Choice) -> EngineAnswer | None:

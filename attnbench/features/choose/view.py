@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from attnbench.answer.layers import LayerChoice
     from attnbench.answer.ranking import Ranking
     from attnbench.features.choose.calls import ProgramAnswer
-    from attnbench.models.capture.calls import SeenCalls, Site
+    from attnbench.models.capture.calls import SeenCalls
     from impls.problem import Problem
 
 
@@ -120,17 +120,12 @@ def site_rows(
 ) -> Iterator[tidy.Row]:
     """A row a site: its share of the time, and its calls' times now and with what it would take."""
     kinds = {c.variant: c.computes for x in choices.values() if x.ranking for c in x.ranking.all}
-    places = {site_label(site): site for site in calls.sites}
+    places = {site.label: site for site in calls.sites}
     for site in gained.to_dict()["sites"]:
         place, values = places[site["site"]], tidy.flat(site)
         about = {"site": place.site, "via": place.via, **tidy.of_problem(place.problem)}
         computes = kinds.get(site["takes"], "")
         yield {**about, "computes": computes, **values, "site": place.site}
-
-
-def site_label(site: Site) -> str:
-    """A site as the answers name it: ``model.py:56 attend · b2 h4/4 …``"""
-    return f"{site.site} · {site.problem}"
 
 
 def _left_out(choice: Choice) -> Iterator[str]:

@@ -63,6 +63,11 @@ class Site(msgspec.Struct, frozen=True):
     """True where the problem describes all that the call computes, but for dropout."""
 
     @property
+    def label(self) -> str:
+        """``model.py:56 attend · b2 h4/4 …``"""
+        return f"{self.site} · {self.problem}"
+
+    @property
     def total_s(self) -> float:
         """Forward and backward."""
         return self.seconds + self.backward_s
