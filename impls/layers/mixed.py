@@ -33,10 +33,10 @@ from torch.utils.checkpoint import checkpoint
 
 from impls.heads import grouped, to_query_heads
 from impls.layers.common import Heads, Layer, by_heads, in_bias, projected, side_by_side
-from impls.layers.plain import LayerDefine, masked_softmax
+from impls.layers.plain import LayerDefine
 from impls.layers.weights import Weights, attention_shapes, draw_weights
 from impls.problem import Problem
-from impls.score_mask import ScoreMask
+from impls.score_mask import ScoreMask, masked_softmax
 from impls.spec import Unsupported
 
 FORMS = ("graph", "full", "matnet")

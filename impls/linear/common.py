@@ -23,21 +23,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from impls.heads import grouped, ungrouped
+from impls.heads import grouped, ungrouped, wide
 from impls.problem import Problem
 from impls.spec import Unsupported
-
-
-def wide_dtype(problem: Problem) -> torch.dtype:
-    """The dtype of sums."""
-    return torch.float64 if problem.dtype == "float64" else torch.float32
 
 
 def work_dtype(problem: Problem) -> torch.dtype:
     """The dtype of products. Float16 has too short a range for sums of thousands of terms."""
     if problem.dtype == "bfloat16" and problem.device != "cpu":
         return torch.bfloat16
-    return wide_dtype(problem)
+    return wide(problem)
 
 
 STRETCH = 2048
@@ -111,7 +106,7 @@ class Linear:
                 f"kv_len={problem.kv_len}"
             )
         n, m = problem.q_len, problem.kv_len
-        self.wide = wide_dtype(problem)
+        self.wide = wide(problem)
         cancels = problem.gradients and divide == "weights"  # of dq little is left of two sums
         self.work = self.wide if features.needs_wide or cancels else work_dtype(problem)
         self.blind = max(n - m, 0) if self.causal else 0

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from impls.heads import wide
 from impls.problem import Problem
 from impls.spec import Unsupported
 
@@ -56,7 +57,7 @@ class Recurrent:
         """``gates``: makes them of the keys; None where they are inputs."""
         _check(problem, chunk)
         self.problem, self._gates_of_keys = problem, gates
-        self.wide = torch.float64 if problem.dtype == "float64" else torch.float32
+        self.wide = wide(problem)
         self.length = min(chunk, problem.kv_len, most or chunk)
         self.asked = chunk
 

@@ -21,8 +21,8 @@ import math
 import torch
 from torch import Tensor
 
-from impls.heads import Attend, Define, to_query_heads, widened
-from impls.linear.common import FeatureMap, Linear, wide_dtype
+from impls.heads import Attend, Define, to_query_heads, wide, widened
+from impls.linear.common import FeatureMap, Linear
 from impls.linear.defined import plain
 from impls.problem import Problem
 from impls.spec import Unsupported
@@ -46,7 +46,7 @@ class Taylor(FeatureMap):
     def __init__(self, problem: Problem, features: int) -> None:
         super().__init__(problem)
         self.features, self.head_dim = features, problem.head_dim
-        p = projection(problem, features, wide_dtype(problem))
+        p = projection(problem, features, wide(problem))
         base = problem.head_dim if p is None else p.shape[1]
         self.width = 1 + base + base * (base + 1) // 2
         self.root = problem.scale**0.5

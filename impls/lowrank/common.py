@@ -13,15 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from impls.heads import grouped, ungrouped
+from impls.heads import grouped, ungrouped, wide
 from impls.problem import Problem
 from impls.spec import Unsupported
-
-
-def wide(problem: Problem) -> torch.dtype:
-    """The dtype of sums: float32 at the least."""
-    return torch.float64 if problem.dtype == "float64" else torch.float32
-
 
 CACHED = 1 << 18
 """Numbers that stay near a processor."""

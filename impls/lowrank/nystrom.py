@@ -21,8 +21,8 @@ Cost: with r landmarks, 2 (n + m) r (d + e) FLOPs a head, 2 r^2 (d + e), and 8 r
 import torch
 from torch import Tensor
 
-from impls.heads import Define, grouped, to_query_heads, ungrouped, widened
-from impls.lowrank.common import at_least, by_blocks, iterated_inverse, segment_means, wide
+from impls.heads import Define, grouped, to_query_heads, ungrouped, wide, widened
+from impls.lowrank.common import at_least, by_blocks, iterated_inverse, segment_means
 from impls.problem import Problem
 
 SMALL = 1e-5

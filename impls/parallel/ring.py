@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from impls.heads import Attend, grouped, ungrouped
+from impls.heads import Attend, grouped, ungrouped, wide
 from impls.parallel.ranks import Coming, Ranks
 from impls.problem import Problem
 from impls.score_mask import with_log_sums
@@ -69,7 +69,7 @@ class Ring:
         self.problem, self.ranks, self.block = problem, ranks, block
         self.length = problem.q_len // ranks.world
         self.causal = not problem.mask.plain
-        self.wide = torch.float64 if problem.dtype == "float64" else torch.float32
+        self.wide = wide(problem)
         self._own = list(self._cut_by_the_mask()) if self.causal else []
 
     def tiles(self, source: int) -> list[Tile]:

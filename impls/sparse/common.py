@@ -12,6 +12,7 @@ from torch import Tensor
 
 from impls.heads import Attend, Define, grouped, to_query_heads, ungrouped
 from impls.problem import Problem
+from impls.score_mask import masked_softmax
 from impls.sparse.blocks import hide
 from impls.spec import Unsupported
 
@@ -73,16 +74,9 @@ def decoder(problem: Problem, pattern: Pattern) -> Noted:
 def softmax_rows(problem: Problem, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor,
                  chosen_bhrm: Tensor) -> Tensor:  # fmt: skip
     """The output of some rows; zeros where a row may see nothing."""
-    picked = rows.cpu().numpy()
-    visible = torch.from_numpy(problem.mask.visible(problem.shape, picked)).to(q_bhnd.device)
-    visible = visible & chosen_bhrm
     scores = (q_bhnd[:, :, rows] @ to_query_heads(k_bcmd, problem).mT) * problem.scale
-    if (added := problem.mask.bias(problem.shape, picked)) is not None:
-        finite = torch.from_numpy(added).nan_to_num(neginf=0.0)  # hidden below, gradients too
-        scores = scores + finite.to(q_bhnd.device, q_bhnd.dtype)
-    blind = ~visible.any(-1, keepdim=True)
-    weights = scores.masked_fill(~(visible | blind), -torch.inf).softmax(-1)
-    return (weights @ to_query_heads(v_bcme, problem)).masked_fill(blind, 0.0)
+    weights = masked_softmax(scores, problem, rows, chosen_bhrm)
+    return weights @ to_query_heads(v_bcme, problem)
 
 
 class Noted:

@@ -39,7 +39,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, pad
 
-from impls.heads import Define, to_query_heads
+from impls.heads import Define, to_query_heads, wide
 from impls.problem import Problem
 from impls.sparse.cost import hash_widths
 from impls.spec import Unsupported
@@ -132,7 +132,7 @@ class Plan:
 
     def scores(self, q_bcurd: Tensor, k_bcusd: Tensor) -> Tensor:
         """Scaled scores in the wide dtype, -inf where a slot is empty or is the query itself."""
-        scores = (q_bcurd @ k_bcusd.mT).to(_wide(q_bcurd)).mul_(self.problem.scale)
+        scores = (q_bcurd @ k_bcusd.mT).to(wide(self.problem)).mul_(self.problem.scale)
         if self.short:
             scores[:, :, -1, :, self.length - self.short : self.length] = -torch.inf
             if self.chunks > 1:
@@ -153,14 +153,14 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:
         """The rounds are added as they come, as blocks of one softmax would be."""
-        wide, rounds = _wide(q), [plan.places(q, k, r) for r in plan.rotations]
-        out, total, top = torch.zeros((), dtype=wide, device=q.device), None, None
+        dtype, rounds = wide(plan.problem), [plan.places(q, k, r) for r in plan.rotations]
+        out, total, top = torch.zeros((), dtype=dtype, device=q.device), None, None
         for at in rounds:
             weights = plan.scores(plan.tiles(q, at.queries), plan.tiles(k, at.keys))
             most = weights.amax(-1, keepdim=True)
             added = weights.sub_(most).exp_().sum(-1, keepdim=True)
             part = weights.div_(added).to(q.dtype) @ plan.tiles(v, at.values)
-            part = part.view(-1, v.shape[-1]).index_select(0, at.back).to(wide)
+            part = part.view(-1, v.shape[-1]).index_select(0, at.back).to(dtype)
             most, added = (x.view(-1, 1)[at.back] for x in (most, added))
             if total is None or top is None:
                 out, total, top = part, added, most
@@ -178,8 +178,8 @@ class Attention(torch.autograd.Function):
         """First what each row gets in all rounds, then what goes to each score."""
         plan: Plan = ctx.plan
         q, k, v, total, top = ctx.saved_tensors
-        dout, wide = above[0].contiguous(), total.dtype
-        dq, dk, dv = (torch.zeros_like(x, dtype=wide).flatten(0, 2) for x in (q, k, v))
+        dout, dtype = above[0].contiguous(), total.dtype
+        dq, dk, dv = (torch.zeros_like(x, dtype=dtype).flatten(0, 2) for x in (q, k, v))
         mean, steps = torch.zeros_like(total), []
         for at in ctx.rounds:
             weights = plan.scores(plan.tiles(q, at.queries), plan.tiles(k, at.keys))
@@ -189,21 +189,17 @@ class Attention(torch.autograd.Function):
             if plan.short:  # rows that stand in no one's place
                 weights.unflatten(3, (plan.group, plan.length))[:, :, -1, :, -plan.short :] = 0.0
             douts = plan.tiles(dout, at.queries)
-            dv.index_add_(0, at.values, (weights.to(v.dtype).mT @ douts).to(wide).flatten(0, 3))
-            ds = (douts @ plan.tiles(v, at.values).mT).to(wide)
+            dv.index_add_(0, at.values, (weights.to(v.dtype).mT @ douts).to(dtype).flatten(0, 3))
+            ds = (douts @ plan.tiles(v, at.values).mT).to(dtype)
             mean += (weights * ds).sum(-1).view(-1, 1)[at.back]
             steps.append((weights, ds))
         for at, (weights, ds) in zip(ctx.rounds, steps, strict=True):
             ds = ds.sub_(mean[at.queries].view(*ds.shape[:-1], 1)).mul_(weights)
             ds = ds.mul_(plan.problem.scale).to(q.dtype)
-            dq.index_add_(0, at.queries, (ds @ plan.tiles(k, at.keys)).to(wide).flatten(0, 3))
-            dk.index_add_(0, at.keys, (ds.mT @ plan.tiles(q, at.queries)).to(wide).flatten(0, 3))
+            dq.index_add_(0, at.queries, (ds @ plan.tiles(k, at.keys)).to(dtype).flatten(0, 3))
+            dk.index_add_(0, at.keys, (ds.mT @ plan.tiles(q, at.queries)).to(dtype).flatten(0, 3))
         gradients = ((dq, q), (dk, k), (dv, v))
         return (*(x.to(like.dtype).view(like.shape) for x, like in gradients), None)
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 class Lsh:

@@ -25,9 +25,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag, pad
 
-from impls.heads import Attend, Define, grouped, to_query_heads
+from impls.heads import Attend, Define, grouped, to_query_heads, widened
 from impls.masks import alibi_slopes
 from impls.problem import Problem
+from impls.score_mask import added_to, visible_pairs
 from impls.sparse.picks import largest
 from impls.sparse.selected import Defined
 from impls.spec import Unsupported
@@ -138,22 +139,17 @@ class Scores(torch.autograd.Function):
         """The scores as they are."""
         ctx.save_for_backward(q_bhnd, k_bcmd, places)
         ctx.scale, ctx.group = scale, group
-        return scores.to(_wide(scores), copy=True)
+        return scores.to(torch.promote_types(scores.dtype, torch.float32), copy=True)
 
     @staticmethod
     def backward(ctx: Any, *above: Tensor) -> Any:
         """dq = ds k and dk = ds^T q: one sparse product, and its own backward."""
         q_bhnd, k_bcmd, places = ctx.saved_tensors
-        wide = _wide(q_bhnd)
         with torch.enable_grad():
-            table = k_bcmd.detach().to(wide).requires_grad_()
-            dq_bhnd = weigh(above[0].to(wide) * ctx.scale, places, table, ctx.group)
-        (dk_bcmd,) = torch.autograd.grad(dq_bhnd, table, q_bhnd.to(wide))
+            table = widened(k_bcmd.detach()).requires_grad_()
+            dq_bhnd = weigh(above[0] * ctx.scale, places, table, ctx.group)
+        (dk_bcmd,) = torch.autograd.grad(dq_bhnd, table, widened(q_bhnd))
         return dq_bhnd.detach().to(q_bhnd.dtype), dk_bcmd.to(k_bcmd.dtype), None, None, None, None
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 class TopK:
@@ -198,13 +194,9 @@ class Definition(Defined):
 
     def scores(self, q_bhnd: Tensor, k_bcmd: Tensor, rows: Tensor, **more: Tensor) -> Tensor:
         """The scores of some rows, -inf where the mask hides a key: [b, h, r, m]."""
-        mask, shape, picked = self.problem.mask, self.problem.shape, rows.cpu().numpy()
         scores = (q_bhnd[:, :, rows] @ to_query_heads(k_bcmd, self.problem).mT) * self.problem.scale
-        if (added := mask.bias(shape, picked)) is not None:
-            table = torch.from_numpy(added).nan_to_num(neginf=0.0)  # hidden below
-            scores = scores + table.to(scores.device, scores.dtype)
-        visible = torch.from_numpy(mask.visible(shape, picked).copy()).to(scores.device)
-        return scores.masked_fill(~visible, -torch.inf)
+        scores = added_to(scores, self.problem, rows)
+        return scores.masked_fill(~visible_pairs(self.problem, rows), -torch.inf)
 
     def picks(self, q_bhnd: Tensor, k_bcmd: Tensor, rows: Tensor, **more: Tensor) -> Tensor:
         """Those of the selector."""
