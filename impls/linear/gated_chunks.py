@@ -64,7 +64,7 @@ class Corrected(Recurrent):
 
     def _pairs(
         self, q_bctrd: Tensor, k_bctld: Tensor, b_bctlx: Tensor, *fades: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    ) -> tuple[Any, ...]:
         """P, the products of keys, q', b k', k'' and what a whole chunk keeps, [b, c, t, 1 | d, 1].
 
         Of the products of keys only those below the diagonal are read.
@@ -102,7 +102,7 @@ class GatedDelta(Corrected):
 
     def _pairs(
         self, q_bhtld: Tensor, k_bhtld: Tensor, b_bhtlx: Tensor, *fades: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    ) -> tuple[Any, ...]:
         sums_bhtl = self.keys(fades[0]).double().cumsum(-1)
         begun_bhtlx = sums_bhtl.exp().to(self.wide)[..., None]
         left_bhtlx = (sums_bhtl[..., -1:] - sums_bhtl).exp().to(self.wide)[..., None]
@@ -154,7 +154,7 @@ class Kda(GatedDelta):
 
     def _pairs(
         self, q_bhtld: Tensor, k_bhtld: Tensor, b_bhtlx: Tensor, *fades: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    ) -> tuple[Any, ...]:
         alpha_bhtld = halvable(self.keys(fades[0]).exp(), 1.0)
         k_bhtld = halvable(k_bhtld)
         both_bhtgld = torch.stack((halvable(q_bhtld), k_bhtld), 3)
