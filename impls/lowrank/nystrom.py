@@ -33,6 +33,8 @@ class Nystrom:
     """Legend in :mod:`impls.heads`; r landmarks of queries, u of keys, x = g n or g r rows."""
 
     def __init__(self, problem: Problem, landmarks: int, iterations: int) -> None:
+        at_least("landmarks", landmarks, 1)
+        at_least("iterations", iterations, 0)
         self.problem, self.asked, self.iterations = problem, landmarks, iterations
         self.of_queries = min(landmarks, problem.q_len)
         self.of_keys = min(landmarks, problem.kv_len)
@@ -68,11 +70,7 @@ class Nystrom:
         return f"landmarks: {self.of_queries} of the queries, {self.of_keys} of the keys"
 
 
-def build(problem: Problem, landmarks: int, iterations: int) -> Nystrom:
-    """Nothing is made beforehand."""
-    at_least("landmarks", landmarks, 1)
-    at_least("iterations", iterations, 0)
-    return Nystrom(problem, landmarks, iterations)
+build = Nystrom
 
 
 def definition(problem: Problem, landmarks: int, iterations: int) -> Define:

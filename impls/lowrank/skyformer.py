@@ -43,6 +43,9 @@ class Skyformer:
 
     def __init__(self, problem: Problem, landmarks: int, iterations: int, gamma: float,
                  seed: int) -> None:  # fmt: skip
+        at_least("landmarks", landmarks, 1)
+        at_least("iterations", iterations, 0)
+        at_least("gamma", gamma, 0.0)
         self.problem, self.asked = problem, landmarks
         self.iterations, self.gamma, self.dtype = iterations, gamma, wide(problem)
         at_q, at_k = places(problem, landmarks, seed)
@@ -90,13 +93,7 @@ class Skyformer:
         return f"landmarks: {len(self.at_q)} queries, {len(self.at_k)} keys"
 
 
-def build(problem: Problem, landmarks: int, iterations: int, gamma: float,
-          seed: int) -> Skyformer:  # fmt: skip
-    """The places of the landmarks are picked once."""
-    at_least("landmarks", landmarks, 1)
-    at_least("iterations", iterations, 0)
-    at_least("gamma", gamma, 0.0)
-    return Skyformer(problem, landmarks, iterations, gamma, seed)
+build = Skyformer
 
 
 def definition(problem: Problem, landmarks: int, iterations: int, gamma: float,

@@ -6,6 +6,7 @@ Legend in :mod:`impls.heads`; r some rows of queries.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +30,23 @@ def softmax_on(problem: Problem, pattern: Pattern) -> Define:
         return softmax_rows(problem, q_bhnd, k_bcmd, v_bcme, rows, pattern(rows + before))
 
     return define
+
+
+def defined_on(pattern_of: Callable[..., Pattern]) -> Callable[..., Define]:
+    """The ``definition`` of a variant whose pattern follows from the problem and its options."""
+
+    def definition(problem: Problem, **options: Any) -> Define:
+        return softmax_on(problem, pattern_of(problem, **options))
+
+    return definition
+
+
+def global_rows(
+    problem: Problem, count: int, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor
+) -> Tensor:
+    """The first rows, which see every key."""
+    scores_bcrm = grouped(q_bhnd[:, :, :count], problem) @ k_bcmd.mT
+    return ungrouped(scores_bcrm.mul_(problem.scale).softmax(-1) @ v_bcme, problem)
 
 
 def need_one_sequence(problem: Problem, name: str) -> None:

@@ -86,8 +86,8 @@ class Places(NamedTuple):
     """For each query row [b h n], its slot among [b, c, chunks, g, bucket]."""
 
 
-class Plan:
-    """The extents, and the slots of each round. Legend in :mod:`impls.heads`; s slots of keys."""
+class Lsh:
+    """Attention in sorted chunks. Legend in :mod:`impls.heads`; s slots of keys."""
 
     def __init__(self, problem: Problem, rounds: int, bucket: int, seed: int, shared: bool) -> None:
         if not 1 <= rounds <= MOST_ROUNDS:
@@ -102,6 +102,20 @@ class Plan:
         self.group = problem.heads // self.heads
         self.widths = hash_widths(problem.kv_len, bucket)
         self.rotations = rotations(problem, rounds, bucket, seed)
+
+    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        """One call."""
+        keys = normalize(q_bhnd, dim=-1) if self.shared else k_bcmd
+        inputs = q_bhnd, keys, v_bcme, self
+        out: Tensor = Attention.apply(*inputs)  # type: ignore[no-untyped-call]
+        return out
+
+    def note(self) -> str:
+        """The cut of the tokens."""
+        all_ = " (all there are)" if self.wanted >= self.problem.kv_len else ""
+        hashed_to = " x ".join(str(width) for width in self.widths)
+        cut = f"{self.chunks} chunks of {self.length} tokens{all_}, {hashed_to} buckets hashed to"
+        return f"{cut}; {UNRELATED}" if self.shared else cut
 
     def places(self, q_bhnd: Tensor, k_bcmd: Tensor, rotation: Tensor) -> Places:
         """Sorts by hash and cuts into chunks."""
@@ -151,7 +165,7 @@ class Attention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Lsh) -> Tensor:
         """The rounds are added as they come, as blocks of one softmax would be."""
         dtype, rounds = wide(plan.problem), [plan.places(q, k, r) for r in plan.rotations]
         out, total, top = torch.zeros((), dtype=dtype, device=q.device), None, None
@@ -176,7 +190,7 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *above: Tensor) -> Any:
         """First what each row gets in all rounds, then what goes to each score."""
-        plan: Plan = ctx.plan
+        plan: Lsh = ctx.plan
         q, k, v, total, top = ctx.saved_tensors
         dout, dtype = above[0].contiguous(), total.dtype
         dq, dk, dv = (torch.zeros_like(x, dtype=dtype).flatten(0, 2) for x in (q, k, v))
@@ -202,31 +216,7 @@ class Attention(torch.autograd.Function):
         return (*(x.to(like.dtype).view(like.shape) for x, like in gradients), None)
 
 
-class Lsh:
-    """Attention in sorted chunks."""
-
-    def __init__(self, problem: Problem, rounds: int, bucket: int, seed: int, shared: bool) -> None:
-        self._plan = Plan(problem, rounds, bucket, seed, shared)
-
-    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        """One call."""
-        keys = normalize(q_bhnd, dim=-1) if self._plan.shared else k_bcmd
-        inputs = q_bhnd, keys, v_bcme, self._plan
-        out: Tensor = Attention.apply(*inputs)  # type: ignore[no-untyped-call]
-        return out
-
-    def note(self) -> str:
-        """The cut of the tokens."""
-        plan = self._plan
-        all_ = " (all there are)" if plan.wanted >= plan.problem.kv_len else ""
-        hashed_to = " x ".join(str(width) for width in plan.widths)
-        cut = f"{plan.chunks} chunks of {plan.length} tokens{all_}, {hashed_to} buckets hashed to"
-        return f"{cut}; {UNRELATED}" if plan.shared else cut
-
-
-def build(problem: Problem, rounds: int, bucket: int, seed: int, shared: bool) -> Lsh:
-    """Legend in :mod:`impls.heads`."""
-    return Lsh(problem, rounds, bucket, seed, shared)
+build = Lsh
 
 
 def definition(problem: Problem, rounds: int, bucket: int, seed: int, shared: bool) -> Define:

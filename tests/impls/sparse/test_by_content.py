@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from impls.sparse import cost as costs
-from impls.sparse.lsh import Plan, rotations
+from impls.sparse.lsh import Lsh, rotations
 from impls.sparse.routing import centroids
 from tests.brute import bias, saved, visible
 from tests.impls.small import both_forms, both_give, inputs
@@ -111,7 +111,7 @@ def test_two_smaller_hashes_stand_in_for_one_of_many_buckets():
     turned = [q[0, 0] @ part for part in (turn[:, :6], turn[:, 6:])]
     first, second = (torch.cat([x, -x], -1).argmax(-1).tolist() for x in turned)
     order = sorted(range(600), key=lambda i: (first[i], second[i], i))
-    plan = Plan(problem, 1, 4, 0, True)
+    plan = Lsh(problem, 1, 4, 0, True)
     assert plan.places(q, k, plan.rotations[0]).queries.tolist() == order
 
 
