@@ -25,7 +25,7 @@ from torch import Tensor
 
 from impls.heads import grouped, ungrouped, wide
 from impls.problem import Problem
-from impls.spec import Unsupported
+from impls.spec import Unsupported, at_least
 
 
 def work_dtype(problem: Problem) -> torch.dtype:
@@ -91,8 +91,7 @@ class Linear:
     """``attend`` of a feature map. ``divide`` by: ``weights`` (their sum), ``count``, ``none``."""
 
     def __init__(self, problem: Problem, features: FeatureMap, divide: str, chunk: int) -> None:
-        if chunk < 1:
-            raise Unsupported(f"chunk={chunk} must be 1 or more")
+        at_least("chunk", chunk, 1)
         self.problem, self.features, self.chunk, self.divide = problem, features, chunk, divide
         self.causal = "causal" in problem.mask.kinds
         if self.causal and problem.mask.upper_left and problem.q_len != problem.kv_len:

@@ -22,7 +22,7 @@ from impls.linear.common import FeatureMap, Linear, nonzero
 from impls.linear.defined import plain
 from impls.problem import Problem
 from impls.score_mask import ScoreMask, grouped_mask, visible_pairs
-from impls.spec import Unsupported
+from impls.spec import Unsupported, at_least
 
 
 def unit(x: Tensor) -> Tensor:
@@ -75,8 +75,7 @@ def build(problem: Problem, normalise: str, temperature: float, chunk: int) -> A
         raise Unsupported(f"normalise={normalise!r} must be none or softmax")
     if not temperature > 0:
         raise Unsupported(f"temperature={temperature} must be above 0")
-    if chunk < 1:
-        raise Unsupported(f"chunk={chunk} must be 1 or more")
+    at_least("chunk", chunk, 1)
     if normalise == "softmax":
         return _Pairs(problem, temperature)
     aligned = problem.q_len == problem.kv_len or not problem.mask.upper_left

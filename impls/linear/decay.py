@@ -22,7 +22,7 @@ from torch import Tensor
 
 from impls.heads import wide
 from impls.problem import Problem
-from impls.spec import Unsupported
+from impls.spec import Unsupported, at_least
 
 LONGEST = 16
 """Tokens of a chunk at most, for each channel, where a state is corrected: a chunk sums corrections
@@ -172,8 +172,7 @@ class Recurrent:
 
 
 def _check(problem: Problem, chunk: int) -> None:
-    if chunk < 1:
-        raise Unsupported(f"chunk={chunk} must be 1 or more")
+    at_least("chunk", chunk, 1)
     if problem.q_len == problem.kv_len:
         return
     shape = f"q_len={problem.q_len} and kv_len={problem.kv_len}"

@@ -25,7 +25,7 @@ from impls.heads import Attend, Define, to_query_heads, wide, widened
 from impls.linear.common import FeatureMap, Linear
 from impls.linear.defined import plain
 from impls.problem import Problem
-from impls.spec import Unsupported
+from impls.spec import at_least
 
 
 def projection(problem: Problem, features: int, dtype: torch.dtype) -> Tensor | None:
@@ -80,8 +80,7 @@ class Taylor(FeatureMap):
 
 def build(problem: Problem, features: int, chunk: int) -> Attend:
     """Legend in :mod:`impls.linear.common`."""
-    if features < 0:
-        raise Unsupported(f"features={features} must be 0 (no projection) or more")
+    at_least("features", features, 0, "(no projection)")
     return Linear(problem, Taylor(problem, features), "weights", chunk)
 
 

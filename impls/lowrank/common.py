@@ -15,16 +15,10 @@ from torch import Tensor
 
 from impls.heads import grouped, ungrouped, wide
 from impls.problem import Problem
-from impls.spec import Unsupported
+from impls.spec import Unsupported, at_least
 
 CACHED = 1 << 18
 """Numbers that stay near a processor."""
-
-
-def at_least(name: str, value: float, least: float) -> None:
-    """Raise Unsupported for an option below its range."""
-    if not value >= least:
-        raise Unsupported(f"{name}={value} must be {least} or more")
 
 
 def by_blocks(rows: Callable[[Tensor], Tensor], x_bcrd: Tensor, width: int) -> Tensor:

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from impls.heads import Define, grouped, to_query_heads, ungrouped
-from impls.lowrank.common import at_least, by_blocks, segment_means
+from impls.lowrank.common import by_blocks, segment_means
 from impls.problem import Problem
-from impls.spec import Unsupported
+from impls.spec import Unsupported, at_least
 
 PROJECTIONS = ("mean", "random")
 

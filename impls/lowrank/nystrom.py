@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 from impls.heads import Define, grouped, to_query_heads, ungrouped, wide, widened
-from impls.lowrank.common import at_least, by_blocks, iterated_inverse, segment_means
+from impls.lowrank.common import by_blocks, iterated_inverse, segment_means
 from impls.problem import Problem
+from impls.spec import at_least
 
 SMALL = 1e-5
 """Singular values below this share of the largest count as zero."""

@@ -23,9 +23,10 @@ import torch
 from torch import Tensor
 
 from impls.heads import Define, to_query_heads, wide, widened
-from impls.lowrank.common import FeatureAttention, Keys, at_least, divisor
+from impls.lowrank.common import FeatureAttention, Keys, divisor
 from impls.problem import Problem
 from impls.score_mask import visible_pairs
+from impls.spec import at_least
 
 
 def directions(features: int, head_dim: int, seed: int) -> Tensor:

@@ -23,9 +23,10 @@ import torch
 from torch import Tensor
 
 from impls.heads import Define, to_query_heads, wide, widened
-from impls.lowrank.common import FeatureAttention, Keys, at_least
+from impls.lowrank.common import FeatureAttention, Keys
 from impls.problem import Problem
 from impls.score_mask import visible_pairs
+from impls.spec import at_least
 
 SMALLEST = 1e-12
 """No length counts as less than this: a zero vector has no direction, and stays zero."""

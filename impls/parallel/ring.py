@@ -39,7 +39,7 @@ from impls.heads import Attend, grouped, ungrouped, wide
 from impls.parallel.ranks import Coming, Ranks
 from impls.problem import Problem
 from impls.score_mask import with_log_sums
-from impls.spec import Unsupported
+from impls.spec import at_least
 
 
 class Tile(NamedTuple):
@@ -202,8 +202,7 @@ class _Attention(torch.autograd.Function):
 
 def build(problem: Problem, ranks: Ranks, block: int) -> Attend:
     """Legend in :mod:`impls.heads`; n and m are of one rank's share."""
-    if block < 1:
-        raise Unsupported(f"block={block} must be 1 or more")
+    at_least("block", block, 1)
     ring = Ring(problem, ranks, block)
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:

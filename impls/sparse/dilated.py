@@ -22,15 +22,13 @@ from torch import Tensor
 from impls.problem import Problem
 from impls.sparse.band import Band
 from impls.sparse.common import Noted, Pattern, decoder, defined_on, need_one_sequence
-from impls.spec import Unsupported
+from impls.spec import at_least
 
 
 def build(problem: Problem, dilation: int, width: int) -> Noted:
     """Legend in :mod:`impls.heads`; p phases of u tokens each, the last ones padded."""
-    if dilation < 1:
-        raise Unsupported(f"dilation={dilation} must be 1 or more")
-    if width < 0:
-        raise Unsupported(f"width={width} must be 0 (a row sees itself alone) or more")
+    at_least("dilation", dilation, 1)
+    at_least("width", width, 0, "(a row sees itself alone)")
     need_one_sequence(problem, "dilated")
     if problem.phase == "decode":
         return decoder(problem, pattern_of(problem, dilation, width))

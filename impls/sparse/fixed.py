@@ -24,15 +24,13 @@ from impls.problem import Problem
 from impls.sparse.blocks import from_query_blocks, hide, masked, prescaled, query_blocks, slabs
 from impls.sparse.common import Noted, Pattern, decoder, defined_on, need_one_sequence
 from impls.sparse.cost import stride_of
-from impls.spec import Unsupported
+from impls.spec import at_least
 
 
 def build(problem: Problem, stride: int, summary: int) -> Noted:
     """Legend in :mod:`impls.heads`; t blocks of s tokens, x = t c summary keys."""
-    if stride < 0:
-        raise Unsupported(f"stride={stride} must be 0 (about the root of summary n) or more")
-    if summary < 0:
-        raise Unsupported(f"summary={summary} must be 0 (no summary columns) or more")
+    at_least("stride", stride, 0, "(about the root of summary n)")
+    at_least("summary", summary, 0, "(no summary columns)")
     need_one_sequence(problem, "fixed")
     if problem.phase == "decode":
         return decoder(problem, pattern_of(problem, stride, summary))

@@ -24,15 +24,13 @@ from torch import Tensor
 from impls.problem import Problem
 from impls.sparse.band import Band
 from impls.sparse.common import Noted, Pattern, decoder, defined_on, global_rows, need_one_sequence
-from impls.spec import Unsupported
+from impls.spec import at_least
 
 
 def build(problem: Problem, window: int, globals: int) -> Noted:
     """Legend in :mod:`impls.heads`; the band's rows are those after the global ones."""
-    if window < 0:
-        raise Unsupported(f"window={window} must be 0 (a row sees itself alone) or more")
-    if globals < 0:
-        raise Unsupported(f"globals={globals} must be 0 (no global token) or more")
+    at_least("window", window, 0, "(a row sees itself alone)")
+    at_least("globals", globals, 0, "(no global token)")
     need_one_sequence(problem, "longformer")
     if problem.phase == "decode":
         return decoder(problem, pattern_of(problem, window, globals))

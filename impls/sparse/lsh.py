@@ -42,7 +42,7 @@ from torch.nn.functional import normalize, pad
 from impls.heads import Define, to_query_heads, wide
 from impls.problem import Problem
 from impls.sparse.cost import hash_widths
-from impls.spec import Unsupported
+from impls.spec import Unsupported, at_least
 
 MOST_ROUNDS = 64
 """Each round adds a rounding to the sums."""
@@ -92,8 +92,7 @@ class Lsh:
     def __init__(self, problem: Problem, rounds: int, bucket: int, seed: int, shared: bool) -> None:
         if not 1 <= rounds <= MOST_ROUNDS:
             raise Unsupported(f"rounds={rounds} must be 1 to {MOST_ROUNDS}")
-        if bucket < 1:
-            raise Unsupported(f"bucket={bucket} must be 1 or more")
+        at_least("bucket", bucket, 1)
         self.problem, self.shared, self.wanted = problem, shared, bucket
         self.length = min(bucket, problem.kv_len)
         self.chunks = -(-problem.kv_len // self.length)

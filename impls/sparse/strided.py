@@ -34,7 +34,7 @@ from impls.sparse.blocks import (
 )
 from impls.sparse.common import Noted, Pattern, decoder, defined_on, need_one_sequence
 from impls.sparse.cost import stride_of
-from impls.spec import Unsupported
+from impls.spec import at_least
 
 LINES = 16
 """Lines to be done at a time, at the least: a column's keys are read anew each time."""
@@ -42,8 +42,7 @@ LINES = 16
 
 def build(problem: Problem, stride: int) -> Noted:
     """Legend in :mod:`impls.heads`; t lines of s tokens, x = t columns' keys, y near keys."""
-    if stride < 0:
-        raise Unsupported(f"stride={stride} must be 0 (about the root of the length) or more")
+    at_least("stride", stride, 0, "(about the root of the length)")
     need_one_sequence(problem, "strided")
     if problem.phase == "decode":
         return decoder(problem, pattern_of(problem, stride))

@@ -19,13 +19,12 @@ import torch
 from impls.masks import alibi_slopes
 from impls.problem import Problem
 from impls.sparse.band import Band
-from impls.spec import Unsupported
+from impls.spec import Unsupported, at_least
 
 
 def build(problem: Problem, block: int) -> Band:
     """Refuses a mask without a window: there would be no span to speak of."""
-    if block < 0:
-        raise Unsupported(f"block={block} must be 0 (chosen from the window) or more")
+    at_least("block", block, 0, "(chosen from the window)")
     if "window" not in problem.mask.kinds:
         raise Unsupported(
             f"window.blocked needs a window in the mask, such as window:128,128 or "
