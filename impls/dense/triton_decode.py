@@ -196,9 +196,7 @@ def build(problem: Problem, splits: int) -> Decode:
     return Decode(problem, splits, "triton.decode", problem.item_bytes)
 
 
-def build8(problem: Problem, splits: int, cache: str) -> Decode8:
-    """The same; ``cache`` is int8 or fp8."""
-    return Decode8(problem, splits, cache)
+build8 = Decode8
 
 
 def definition8(problem: Problem, splits: int, cache: str) -> Define:

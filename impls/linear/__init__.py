@@ -6,6 +6,11 @@ from impls.masks import HIDING
 from impls.spec import Variant
 
 _CAUSAL = ("none", "causal")
+_TRITON: dict[str, Any] = {
+    "masks": ("causal",), "cross": False, "devices": ("cuda",),
+    "dtypes": ("float32", "bfloat16", "float16"), "phases": ("forward", "train", "backward"),
+    "requires": ("triton>=3.4", "sm>=80", "cc"), "install": "pip install 'attnbench[triton]'",
+}  # fmt: skip
 _OF_KEYS = {"seed": 0, "gates": "input"}
 _CHUNKS = {"chunk": (16, 32, 64, 128, 256, 512)}
 
@@ -31,11 +36,8 @@ def _delta(name: str, title: str, build: str, paper: str) -> Variant:
     return _row(
         f"triton.{name}", title, "triton_delta", operator=name, paper=paper,
         build=f"impls.linear.triton_delta:{build}", cost=f"impls.linear.cost:{name}",
-        definition="impls.linear.gated_delta:definition", masks=("causal",), cross=False,
-        devices=("cuda",), dtypes=("float32", "bfloat16", "float16"),
-        phases=("forward", "train", "backward"), parameters=("scale", "state"),
-        head_dims=(1, 128), options={"chunk": 0}, tunes={"chunk": (16, 32, 64)},
-        requires=("triton>=3.4", "sm>=80", "cc"), install="pip install 'attnbench[triton]'",
+        definition="impls.linear.gated_delta:definition", parameters=("scale", "state"),
+        head_dims=(1, 128), options={"chunk": 0}, tunes={"chunk": (16, 32, 64)}, **_TRITON,
     )  # fmt: skip
 
 
@@ -92,12 +94,9 @@ ROWS = [
     _row(
         "triton.linear", "linear.elu in Triton: the state stays on the chip", "triton_linear",
         definition="impls.linear.elu:definition", cost="impls.linear.cost:elu",
-        masks=("causal",), cross=False, devices=("cuda",),
-        dtypes=("float32", "bfloat16", "float16"), phases=("forward", "train", "backward"),
         head_dims=(1, 256), options={"chunk": 0, "segments": 0},
         tunes={"chunk": (16, 32, 64, 128), "segments": (1, 2, 4, 8, 16, 32)},
-        requires=("triton>=3.4", "sm>=80", "cc"), install="pip install 'attnbench[triton]'",
-        paper="arXiv:2006.16236",
+        paper="arXiv:2006.16236", **_TRITON,
     ),
     _delta("gated_delta", "gated_delta in Triton, forward: the state stays on the chip", "build",
            "arXiv:2412.06464"),
