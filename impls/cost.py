@@ -11,7 +11,7 @@ writes every output once: nobody can move less.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from impls.operators import outputs
 from impls.problem import ITEM_BYTES, Problem
@@ -26,8 +26,8 @@ class Cost(NamedTuple):
     """At the worst instant, output included; None where no formula is known."""
 
 
-def softmax(problem: Problem) -> Cost:
-    """Softmax attention under the problem's mask."""
+def softmax(problem: Problem, **options: Any) -> Cost:
+    """Softmax attention under the problem's mask, whatever computes it."""
     pairs = problem.mask.pairs(problem.shape)
     product_pair = 2 * pairs * (problem.head_dim + problem.v_head_dim)
     return Cost(by_phase(problem, product_pair), end_bytes(problem))

@@ -19,6 +19,11 @@ Define = Callable[..., Tensor]
 """``define(q, k, v, rows) -> out`` of those rows, in whatever dtype comes."""
 
 
+def wide(problem: Problem) -> torch.dtype:
+    """The dtype of sums: the problem's, or float32 where that is narrower."""
+    return torch.float64 if problem.dtype == "float64" else torch.float32
+
+
 def widened(x: Tensor) -> Tensor:
     """In float32 at the least."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -121,6 +121,33 @@ def blind_rows(problem: Problem) -> Tensor | None:
     return blind[..., None].to(problem.device) if bool(blind.any()) else None
 
 
+def visible_pairs(problem: Problem, rows: Tensor) -> Tensor:
+    """True where a row may see a key: [b|1, h|1, rows, m]."""
+    visible = problem.mask.visible(problem.shape, rows.cpu().numpy())
+    return torch.from_numpy(visible).to(rows.device)
+
+
+def added_to(scores_bhrm: Tensor, problem: Problem, rows: Tensor) -> Tensor:
+    """The scores of some rows with what the mask adds; -inf, which hides, is left out."""
+    added = problem.mask.bias(problem.shape, rows.cpu().numpy())
+    if added is None:
+        return scores_bhrm
+    return scores_bhrm + torch.from_numpy(added).to(scores_bhrm).nan_to_num(neginf=0.0)
+
+
+def masked_softmax(
+    scores_bhrm: Tensor, problem: Problem, rows: Tensor, chosen_bhrm: Tensor | None = None
+) -> Tensor:
+    """The weights of some rows under the mask, of the chosen pairs alone: zeros where nothing may
+    be seen.
+    """
+    visible = visible_pairs(problem, rows)
+    visible = visible if chosen_bhrm is None else visible & chosen_bhrm
+    blind = ~visible.any(-1, keepdim=True)
+    scores_bhrm = added_to(scores_bhrm, problem, rows).masked_fill(~(visible | blind), -torch.inf)
+    return scores_bhrm.softmax(-1).masked_fill(blind, 0.0)
+
+
 def sdpa_arguments(problem: Problem) -> dict[str, Any]:
     """The problem's mask, and a scale that it sets, as scaled_dot_product_attention wants them."""
     mask, shape = problem.mask, problem.shape

@@ -85,6 +85,12 @@ class Unsupported(Exception):
     """Raised by ``build``: this variant can't serve this problem. The message is a sentence."""
 
 
+def at_least(name: str, value: float, least: float, aside: str = "") -> None:
+    """Raise Unsupported for an option below its range; ``aside``: what that means."""
+    if not value >= least:
+        raise Unsupported(f"{name}={value} must be {least}{aside and f' {aside}'} or more")
+
+
 class Unavailable(Exception):
     """This variant can't run on this machine: why, and what would change that."""
 

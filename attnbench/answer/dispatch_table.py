@@ -31,7 +31,7 @@ from attnbench import __version__
 from attnbench.core.disk import unwritable, write_whole
 from impls.errors import CantBeDone
 from impls.masks import InvalidMask, Mask
-from impls.operators import operator
+from impls.operators import OPERATORS
 from impls.problem import INPUTS, InvalidProblem, Problem
 from impls.spec import DTYPES, InvalidRow, listed
 
@@ -45,7 +45,7 @@ SAME = "same"
 """As many queries as keys."""
 AGAIN = "make one with 'attnbench choose --export'"
 
-SOFTMAX = operator("softmax")
+SOFTMAX = OPERATORS["softmax"]
 SETTINGS = (*SOFTMAX.numbers, *SOFTMAX.further, *SOFTMAX.outputs)
 """What a call can set."""
 PHASES = ("forward", "train", "decode")

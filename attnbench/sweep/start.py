@@ -65,8 +65,6 @@ def leg_facts(plan: Plan, tables: Sequence[str | Path], machine: Machine) -> dic
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """How the facts of a leg differ now, each in a few words."""
     code = then["code"]
-    if "files" not in then or "ruler" not in code:
-        return ["an earlier attnbench measured it, which didn't write down with which code"]
     what = {"impls": "the code of the variants", "ruler": "the code that measures"}
     changes = [f"{what[name]} has changed" for name in what if code[name] != now["code"][name]]
     before, after = (  # by their names alone, for they may have moved

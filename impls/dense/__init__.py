@@ -16,9 +16,10 @@ _TRITON: dict[str, Any] = {
 
 def _row(name: str, title: str, build: str, cost: str, operator: str = "softmax",
          **more: Any) -> Variant:  # fmt: skip
+    """``cost``: a function of the family's, or empty where the memory is not known."""
     return Variant(
-        name=name, title=title, family="dense", operator=operator,
-        build=f"impls.dense.{build}", cost=f"impls.dense.cost:{cost}", **more,
+        name=name, title=title, family="dense", operator=operator, build=f"impls.dense.{build}",
+        cost=f"impls.dense.cost:{cost}" if cost else "impls.cost:softmax", **more,
     )  # fmt: skip
 
 
@@ -54,7 +55,7 @@ ROWS = [
     ),
     _row(
         "compiled", "torch.compile of the scores-softmax-values chain", "compiled:build",
-        "unknown", requires=("c++",), runs=dict.fromkeys(DEVICES, COMPILED),
+        "", requires=("c++",), runs=dict.fromkeys(DEVICES, COMPILED),
     ),
     _row(
         "chunked", "a block of queries at a time", "chunked:build", "chunked",
@@ -67,7 +68,7 @@ ROWS = [
         tunes={"q_block": (128, 256, 512, 1024, 2048), "k_block": (128, 256, 512, 1024, 2048)},
     ),
     _row(
-        "sdpa", "scaled_dot_product_attention, torch's own choice", "sdpa:build", "unknown",
+        "sdpa", "scaled_dot_product_attention, torch's own choice", "sdpa:build", "",
         origin="torch", dropout=True, parameters=("scale", "sinks"),
     ),
     _row(
@@ -105,8 +106,7 @@ ROWS = [
     ),
     _row(
         "triton.decode", "few queries, the keys split over programs, in Triton",
-        "triton_decode:build",
-        "triton_decode", phases=("decode",), options={"splits": 0},
+        "triton_decode:build", "", phases=("decode",), options={"splits": 0},
         tunes={"splits": (1, 2, 4, 8, 16, 32, 64)}, **_TRITON,
     ),
     _row(

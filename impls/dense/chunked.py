@@ -18,13 +18,12 @@ from impls.dense.common import Part, Tile, Tiles
 from impls.heads import Attend, ungrouped
 from impls.problem import Problem
 from impls.score_mask import log_sums, weights
-from impls.spec import Unsupported
+from impls.spec import at_least
 
 
 def build(problem: Problem, block: int, dropout: float = 0.0) -> Attend:
     """Legend in :mod:`impls.heads`; r = g n rows, n of them in a block."""
-    if block < 1:
-        raise Unsupported(f"block={block} must be 1 or more")
+    at_least("block", block, 1)
     tiles = Tiles(problem, block)
 
     def block_out(q_bcrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None,

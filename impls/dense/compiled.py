@@ -60,6 +60,4 @@ def _fused() -> int:
     return counters["inductor"]["fuse_attention"]
 
 
-def build(problem: Problem) -> Compiled:
-    """Compiles at the first call. Legend in :mod:`impls.heads`; r = g n."""
-    return Compiled(problem)
+build = Compiled

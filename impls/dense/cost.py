@@ -122,11 +122,6 @@ def gluon_flash(problem: Problem, stages: int, lazy: float) -> Cost:
     return _with_peak(problem, ends + 2 * column)
 
 
-def triton_decode(problem: Problem, splits: int) -> Cost:
-    """The work is known; how many shares the keys are dealt out in depends on the device."""
-    return softmax(problem)
-
-
 def triton_decode8(problem: Problem, splits: int, cache: str) -> Cost:
     """A byte a number of the cache and a float32 a token and head; new tokens are also written."""
     tokens = problem.mask.keys_seen(problem.shape) * problem.kv_heads
@@ -178,11 +173,6 @@ def _blocked(problem: Problem, block: int, numbers: Callable[[int, int], int]) -
         done = start * problem.v_head_dim
         peak = max(peak, each * (done + numbers(stop - start, max(keys, 0))))
     return _with_peak(problem, peak)
-
-
-def unknown(problem: Problem) -> Cost:
-    """The work is known, the memory is whatever was chosen underneath."""
-    return softmax(problem)
 
 
 def _threads() -> int:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from impls.dense.common import Part, Tile, Tiles
 from impls.dense.cost import online_tile
-from impls.heads import Attend, ungrouped
+from impls.heads import Attend, ungrouped, wide
 from impls.problem import Problem
 from impls.score_mask import beside_sinks
 from impls.spec import Unsupported
@@ -46,7 +46,7 @@ def build(problem: Problem, q_block: int, k_block: int) -> Attend:
     if min(q_block, k_block) < 1:
         raise Unsupported(f"q_block={q_block} and k_block={k_block} must be 1 or more")
     tiles = Tiles(problem, *online_tile(problem, q_block, k_block))
-    wide = torch.float64 if problem.dtype == "float64" else torch.float32
+    sums_dtype = wide(problem)
 
     def add_tile(so_far: Running | None, q_bcrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor,
                  rows: slice, tile: Tile) -> Running:  # fmt: skip
@@ -57,10 +57,10 @@ def build(problem: Problem, q_block: int, k_block: int) -> Attend:
         shift = top.clamp(min=torch.finfo(top.dtype).min)  # of a row that has seen nothing yet
         p_bcrm = (scores_bcrm - shift).exp_()
         del scores_bcrm
-        total = p_bcrm.sum(-1, keepdim=True, dtype=wide)
-        out = (p_bcrm @ v_bcme[:, :, tile.keys]).to(wide)
+        total = p_bcrm.sum(-1, keepdim=True, dtype=sums_dtype)
+        out = (p_bcrm @ v_bcme[:, :, tile.keys]).to(sums_dtype)
         if so_far is not None:
-            decay = (so_far.top_bcr1 - shift).exp().to(wide)
+            decay = (so_far.top_bcr1 - shift).exp().to(sums_dtype)
             total, out = total + so_far.total_bcr1 * decay, out + so_far.out_bcre * decay
         return Running(top, total, out)
 

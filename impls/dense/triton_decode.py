@@ -43,6 +43,7 @@ from impls.jit import (
     steps,
 )
 from impls.problem import Problem
+from impls.score_mask import masked_softmax
 from impls.spec import Unsupported
 
 K_BLOCK: dict[int | str, dict[int, int]] = {
@@ -195,9 +196,7 @@ def build(problem: Problem, splits: int) -> Decode:
     return Decode(problem, splits, "triton.decode", problem.item_bytes)
 
 
-def build8(problem: Problem, splits: int, cache: str) -> Decode8:
-    """The same; ``cache`` is int8 or fp8."""
-    return Decode8(problem, splits, cache)
+build8 = Decode8
 
 
 def definition8(problem: Problem, splits: int, cache: str) -> Define:
@@ -211,12 +210,8 @@ def definition8(problem: Problem, splits: int, cache: str) -> Define:
         return (x.double() * scale.double()).to(x_bcmd.dtype)
 
     def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcmd: Tensor, rows: Tensor) -> Tensor:
-        visible = torch.from_numpy(problem.mask.visible(problem.shape, rows.cpu().numpy()))
-        visible = visible.to(q_bhnd.device)
-        blind = ~visible.any(-1, keepdim=True)
         k, v = (to_query_heads(rounded(x), problem) for x in (k_bcmd, v_bcmd))
         scores = q_bhnd[:, :, rows] @ k.mT * problem.scale
-        weights = scores.masked_fill(~(visible | blind), -torch.inf).softmax(-1)
-        return (weights @ v).masked_fill(blind, 0.0)
+        return masked_softmax(scores, problem, rows) @ v
 
     return define

@@ -26,7 +26,7 @@ _FA3 = (
 
 def _row(name: str, title: str, build: str, origin: str, **more: Any) -> Variant:
     settings: dict[str, Any] = {
-        "operator": "softmax", "cost": "impls.external.cost:softmax", "devices": ("cuda",),
+        "operator": "softmax", "cost": "impls.cost:softmax", "devices": ("cuda",),
         "dtypes": _HALF, "untried": True, **more,
     }  # fmt: skip
     return Variant(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,6 +112,15 @@ def pattern(problem: Problem, variant: str) -> Pattern:
     )
 
 
+def need_capability(problem: Problem, variant: str, *majors: int) -> None:
+    """Raise Unavailable for a GPU whose compute capability is none of these."""
+    version = capability(problem)
+    if version is not None and version[0] not in majors:
+        runs = " or ".join(f"{major}.x" for major in majors)
+        reason = f"{variant} runs on compute capability {runs}, not on {version[0]}.{version[1]}"
+        raise Unavailable(reason, "run it on a Hopper GPU (H100, H200)")
+
+
 def need(holds: bool, sentence: str) -> None:
     """Raise Unsupported, with the sentence, for what the library does not take."""
     if not holds:
@@ -175,6 +185,27 @@ def offsets(lengths: tuple[int, ...], device: str) -> Tensor:
     """The start of each sequence, and the end: int32 [sequences + 1]."""
     edges = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     return torch.from_numpy(edges).to(device)
+
+
+def flash_call(
+    problem: Problem, variant: str, mask: Pattern, function: Callable[..., Any], **more: Any
+) -> Callable[..., Any]:
+    """``attend`` by a function of flash-attn's form; where the mask has documents, by its form for
+    packed tokens.
+    """
+    lay, back = swap, swap
+    if mask.documents:
+        edges, longest = offsets(mask.documents, problem.device), max(mask.documents)
+        lay, back = pack, partial(unpack, problem=problem)
+        more |= {"cu_seqlens_q": edges, "cu_seqlens_k": edges}
+        more |= {"max_seqlen_q": longest, "max_seqlen_k": longest}
+    more = {"softmax_scale": problem.scale, "window_size": mask.window, **more}
+    close = closing(problem, variant, back)
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
+        return close(function(lay(q_bhnd), lay(k_bcmd), lay(v_bcme), causal=mask.causal, **more))
+
+    return attend
 
 
 def slopes(problem: Problem, copies: int = 1) -> Tensor:

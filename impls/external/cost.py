@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from impls.cost import Cost, by_phase, end_bytes, output_bytes
+from impls.cost import Cost, by_phase, end_bytes, output_bytes, softmax
 from impls.problem import Problem
-
-
-def softmax(problem: Problem, **options: Any) -> Cost:
-    """Softmax attention under the problem's mask, whatever kernel was asked for."""
-    pairs = problem.mask.pairs(problem.shape)
-    product_pair = 2 * pairs * (problem.head_dim + problem.v_head_dim)
-    return Cost(by_phase(problem, product_pair), end_bytes(problem))
 
 
 def onnxruntime(problem: Problem, op: str = "attention") -> Cost:

@@ -28,6 +28,7 @@ about 4 d e FLOPs a token and head forward (delta rules 6); memory linear in n.
 """
 
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -76,17 +77,6 @@ def build_linear(problem: Problem) -> Attend:
     return attend
 
 
-def build_retention(problem: Problem) -> Attend:
-    """``chunk_retention``, whose decay is fixed."""
-    kernel = _kernel(problem, "fla.retention", "retention", "chunk_retention")
-
-    def attend(q_bhnd: Tensor, k_bhnd: Tensor, v_bhne: Tensor) -> Tensor:
-        out = kernel(swap(q_bhnd), swap(k_bhnd), swap(v_bhne), scale=problem.scale)[0]
-        return swap(out)
-
-    return attend
-
-
 def _gated(problem: Problem, row: str, module: str, name: str) -> Attend:
     """A kernel of tokens before heads, whose gates come by name."""
     kernel = _kernel(problem, row, module, name)
@@ -107,29 +97,17 @@ def _gated(problem: Problem, row: str, module: str, name: str) -> Attend:
     return attend
 
 
-def build_gla(problem: Problem) -> Attend:
-    """``chunk_gla``: a decay for each channel."""
-    return _gated(problem, "fla.gla", "gla", "chunk_gla")
-
-
-def build_simple_gla(problem: Problem) -> Attend:
-    """``chunk_simple_gla``: a decay a token."""
-    return _gated(problem, "fla.simple_gla", "simple_gla", "chunk_simple_gla")
-
-
-def build_delta(problem: Problem) -> Attend:
-    """``chunk_delta_rule``."""
-    return _gated(problem, "fla.delta", "delta_rule", "chunk_delta_rule")
-
-
-def build_gated_delta(problem: Problem) -> Attend:
-    """``chunk_gated_delta_rule``."""
-    return _gated(problem, "fla.gated_delta", "gated_delta_rule", "chunk_gated_delta_rule")
-
-
-def build_kda(problem: Problem) -> Attend:
-    """``chunk_kda``."""
-    return _gated(problem, "fla.kda", "kda", "chunk_kda")
+build_retention = partial(_gated, row="fla.retention", module="retention", name="chunk_retention")
+"""Its decay is fixed."""
+build_gla = partial(_gated, row="fla.gla", module="gla", name="chunk_gla")
+build_simple_gla = partial(
+    _gated, row="fla.simple_gla", module="simple_gla", name="chunk_simple_gla"
+)
+build_delta = partial(_gated, row="fla.delta", module="delta_rule", name="chunk_delta_rule")
+build_gated_delta = partial(
+    _gated, row="fla.gated_delta", module="gated_delta_rule", name="chunk_gated_delta_rule"
+)
+build_kda = partial(_gated, row="fla.kda", module="kda", name="chunk_kda")
 
 
 # ---- the definitions -----------------------------------------------------------------------------

@@ -13,23 +13,9 @@ arXiv:2307.08691. Cost: 4 n m d FLOPs a head forward on the pairs that the mask 
 linear in n.
 """
 
-from functools import partial
 from typing import Any
 
-from torch import Tensor
-
-from impls.external.common import (
-    Pattern,
-    cached_kernel,
-    closing,
-    load,
-    offsets,
-    pack,
-    pattern,
-    slopes,
-    swap,
-    unpack,
-)
+from impls.external.common import cached_kernel, flash_call, load, pattern, slopes
 from impls.heads import Attend
 from impls.problem import Problem
 
@@ -48,39 +34,13 @@ def build_hub(problem: Problem) -> Attend:
 
 def _call(problem: Problem, library: Any) -> Attend:
     """The function that fits the mask and the phase."""
-    mask = pattern(problem, "flash_attn2")
-    if mask.documents:
-        return _packed(problem, library, mask)
-    more: dict[str, Any] = {"alibi_slopes": slopes(problem) if mask.alibi else None}
+    mask, more = pattern(problem, "flash_attn2"), dict[str, Any]()
     function, asks = library.flash_attn_func, "return_attn_probs"
-    if problem.phase == "decode":
+    if mask.documents:
+        function = library.flash_attn_varlen_func
+    elif problem.phase == "decode":
         function, asks = library.flash_attn_with_kvcache, "return_softmax_lse"
         more["num_splits"] = 0  # as many as it finds best
     more |= {asks: True} if problem.lse else {}
-    close = closing(problem, "flash_attn2", swap)
-
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
-        result = function(
-            swap(q_bhnd), swap(k_bcmd), swap(v_bcme), softmax_scale=problem.scale,
-            causal=mask.causal, window_size=mask.window, **more,
-        )  # fmt: skip
-        return close(result)
-
-    return attend
-
-
-def _packed(problem: Problem, library: Any, mask: Pattern) -> Attend:
-    edges, longest = offsets(mask.documents, problem.device), max(mask.documents)
-    alibi = slopes(problem, problem.batch) if mask.alibi else None
-    more = {"return_attn_probs": True} if problem.lse else {}
-    close = closing(problem, "flash_attn2", partial(unpack, problem=problem))
-
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
-        result = library.flash_attn_varlen_func(
-            pack(q_bhnd), pack(k_bcmd), pack(v_bcme), edges, edges, longest, longest,
-            softmax_scale=problem.scale, causal=mask.causal, window_size=mask.window,
-            alibi_slopes=alibi, **more,
-        )  # fmt: skip
-        return close(result)
-
-    return attend
+    alibi = slopes(problem, problem.batch if mask.documents else 1) if mask.alibi else None
+    return flash_call(problem, "flash_attn2", mask, function, alibi_slopes=alibi, **more)

@@ -17,28 +17,19 @@ linear in n.
 """
 
 import inspect
-from functools import partial
 from typing import Any
 
-from torch import Tensor
-
 from impls.external.common import (
-    Pattern,
     cached_kernel,
-    capability,
-    closing,
+    flash_call,
     load,
     need,
+    need_capability,
     need_multiple,
-    offsets,
-    pack,
     pattern,
-    swap,
-    unpack,
 )
 from impls.heads import Attend
 from impls.problem import Problem
-from impls.spec import Unavailable
 
 REMEDY = (
     "build it on a machine with CUDA 12.3 or later: git clone "
@@ -49,50 +40,28 @@ REMEDY = (
 
 def build(problem: Problem) -> Attend:
     """Through the package."""
-    _check_device(problem, "flash_attn3")
+    need_capability(problem, "flash_attn3", 9)
     return _call(problem, load("flash_attn_interface", "flash_attn3", REMEDY))
 
 
 def build_hub(problem: Problem) -> Attend:
     """Through the hub's build, version 1, as transformers 5 takes it."""
-    _check_device(problem, "hub.flash_attn3")
+    need_capability(problem, "hub.flash_attn3", 9)
     return _call(problem, cached_kernel("kernels-community/flash-attn3", 1, "hub.flash_attn3"))
-
-
-def _check_device(problem: Problem, variant: str) -> None:
-    version = capability(problem)
-    if version is not None and version[0] != 9:
-        reason = f"{variant} runs on compute capability 9.x, not on {version[0]}.{version[1]}"
-        raise Unavailable(reason, "run it on a Hopper GPU (H100, H200)")
 
 
 def _call(problem: Problem, library: Any) -> Attend:
     """The function that fits the mask and the phase."""
     _check_widths(problem)
-    mask = pattern(problem, "flash_attn3")
-    if mask.documents:
-        return _packed(problem, library, mask)
-    function, more = library.flash_attn_func, _asking(problem, library.flash_attn_func)
-    if problem.phase == "decode":
+    mask, more = pattern(problem, "flash_attn3"), dict[str, Any]()
+    function = library.flash_attn_varlen_func if mask.documents else library.flash_attn_func
+    if problem.phase == "decode" and not mask.documents:
         function = library.flash_attn_with_kvcache
-        more = {"num_splits": 0}  # as many as it finds best
+        more["num_splits"] = 0  # as many as it finds best
         more |= {"return_softmax_lse": True} if problem.lse else {}
-    close = closing(problem, "flash_attn3", swap)
-
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
-        result = function(
-            swap(q_bhnd), swap(k_bcmd), swap(v_bcme), softmax_scale=problem.scale,
-            causal=mask.causal, window_size=mask.window, **more,
-        )  # fmt: skip
-        return close(result)
-
-    return attend
-
-
-def _asking(problem: Problem, function: Any) -> dict[str, Any]:
-    """The argument that asks for the log-sum-exp, which versions without it give unasked."""
-    takes = "return_attn_probs" in inspect.signature(function).parameters
-    return {"return_attn_probs": True} if problem.lse and takes else {}
+    elif problem.lse and "return_attn_probs" in inspect.signature(function).parameters:
+        more["return_attn_probs"] = True  # versions without the argument give them unasked
+    return flash_call(problem, "flash_attn3", mask, function, **more)
 
 
 def _check_widths(problem: Problem) -> None:
@@ -105,18 +74,3 @@ def _check_widths(problem: Problem) -> None:
         f"head_dim is at most 64 with v_head_dim at most {widest}, or head_dim is 136 to 192 with "
         "v_head_dim 104 to 128",
     )
-
-
-def _packed(problem: Problem, library: Any, mask: Pattern) -> Attend:
-    edges, longest = offsets(mask.documents, problem.device), max(mask.documents)
-    more = _asking(problem, library.flash_attn_varlen_func)
-    close = closing(problem, "flash_attn3", partial(unpack, problem=problem))
-
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
-        result = library.flash_attn_varlen_func(
-            pack(q_bhnd), pack(k_bcmd), pack(v_bcme), edges, edges, longest, longest,
-            softmax_scale=problem.scale, causal=mask.causal, window_size=mask.window, **more,
-        )  # fmt: skip
-        return close(result)
-
-    return attend

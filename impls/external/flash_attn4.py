@@ -11,24 +11,7 @@ that.
 Cost: 4 n m d FLOPs a head forward on the pairs that the mask lets meet; memory linear in n.
 """
 
-from functools import partial
-from typing import Any
-
-from torch import Tensor
-
-from impls.external.common import (
-    Pattern,
-    capability,
-    closing,
-    load,
-    need,
-    need_multiple,
-    offsets,
-    pack,
-    pattern,
-    swap,
-    unpack,
-)
+from impls.external.common import capability, flash_call, load, need, need_multiple, pattern
 from impls.heads import Attend
 from impls.problem import Problem
 from impls.spec import Unavailable
@@ -43,19 +26,9 @@ def build(problem: Problem) -> Attend:
     need_multiple(problem, "flash_attn4")
     mask = pattern(problem, "flash_attn4")
     window = tuple(None if side < 0 else side for side in mask.window)
-    if mask.documents:
-        return _packed(problem, library, mask, window)
-
-    close = closing(problem, "flash_attn4", swap)
-
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
-        result = library.flash_attn_func(
-            swap(q_bhnd), swap(k_bcmd), swap(v_bcme), softmax_scale=problem.scale,
-            causal=mask.causal, window_size=window, return_lse=bool(problem.lse),
-        )  # fmt: skip
-        return close(result)
-
-    return attend
+    function = library.flash_attn_varlen_func if mask.documents else library.flash_attn_func
+    more = {"window_size": window, "return_lse": bool(problem.lse)}
+    return flash_call(problem, "flash_attn4", mask, function, **more)
 
 
 def _check_device(problem: Problem) -> None:
@@ -70,20 +43,3 @@ def _check_device(problem: Problem) -> None:
         f"flash_attn4 takes widths up to 256 on Hopper, on Blackwell up to 128, 192 with 128 or "
         f"256 with 256, not head_dim {d} with v_head_dim {e}",
     )
-
-
-def _packed(
-    problem: Problem, library: Any, mask: Pattern, window: tuple[int | None, ...]
-) -> Attend:
-    edges, longest = offsets(mask.documents, problem.device), max(mask.documents)
-    close = closing(problem, "flash_attn4", partial(unpack, problem=problem))
-
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
-        result = library.flash_attn_varlen_func(
-            pack(q_bhnd), pack(k_bcmd), pack(v_bcme), cu_seqlens_q=edges, cu_seqlens_k=edges,
-            max_seqlen_q=longest, max_seqlen_k=longest, softmax_scale=problem.scale,
-            causal=mask.causal, window_size=window, return_lse=bool(problem.lse),
-        )  # fmt: skip
-        return close(result)
-
-    return attend

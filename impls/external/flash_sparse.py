@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from impls.external.common import find, load, need, need_multiple, swap
+from impls.external.common import find, load, need, need_multiple, pattern, swap
 from impls.heads import Attend, Define, to_query_heads
 from impls.problem import Problem
 
@@ -55,17 +55,12 @@ def build(problem: Problem, threshold: float) -> Attend:
 
 def _attend(problem: Problem, variant: str, name: str, options: dict[str, Any]) -> Attend:
     need_multiple(problem, variant, 16)
-    mask = problem.mask
-    need(
-        not mask.upper_left or mask.plain or problem.q_len == problem.kv_len,
-        f"{variant} puts the last query at the last key, so it can't take the mask {mask} for "
-        f"{problem.q_len} queries and {problem.kv_len} keys",
-    )
+    mask = pattern(problem, variant)
     function = find(load(MODULE, variant, REMEDY), name, variant, REMEDY)
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         out_bnhe: Tensor = function(
-            swap(q_bhnd), swap(k_bcmd), swap(v_bcme), is_causal="causal" in mask.kinds,
+            swap(q_bhnd), swap(k_bcmd), swap(v_bcme), is_causal=mask.causal,
             softmax_scale=problem.scale, **options,
         )  # fmt: skip
         return swap(out_bnhe)

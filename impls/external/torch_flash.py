@@ -19,10 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from impls.external.common import capability, closing, find, load, need
+from impls.external.common import closing, find, load, need, need_capability
 from impls.heads import Attend
 from impls.problem import Problem
-from impls.spec import Unavailable, Unsupported
+from impls.spec import Unsupported
 
 TORCH = "pip install 'torch>=2.13'"
 FA3 = (
@@ -85,11 +85,7 @@ def _drop(registry: Any, kernel: str) -> None:
 
 
 def _build(problem: Problem, kernel: str, variant: str, module: str, remedy: str) -> Attend:
-    version = capability(problem)
-    if version is not None and version[0] not in MAJORS[kernel]:
-        runs = " or ".join(f"{major}.x" for major in MAJORS[kernel])
-        reason = f"{variant} runs on compute capability {runs}, not on {version[0]}.{version[1]}"
-        raise Unavailable(reason, "run it on a Hopper GPU (H100, H200)")
+    need_capability(problem, variant, *MAJORS[kernel])
     load(module, variant, remedy)
     mask = problem.mask
     need(

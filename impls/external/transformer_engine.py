@@ -95,19 +95,13 @@ def _only(backend: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _chance(device: torch.device) -> torch.Generator | None:
-    """The generator that kernels draw from where they name no other; None on a CPU."""
-    if device.type == "cpu":
-        return None
-    return torch.cuda.default_generators[device.index]
-
-
 @contextmanager
 def _same_chance(device: torch.device) -> Iterator[None]:
-    """Put the default generator back where it was."""
-    if (generator := _chance(device)) is None:
+    """Put the generator that kernels draw from back where it was."""
+    if device.type == "cpu":
         yield
         return
+    generator = torch.cuda.default_generators[device.index]
     offset = generator.get_offset()
     try:
         yield

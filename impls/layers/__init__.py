@@ -28,11 +28,11 @@ ROWS: list[Variant] = [
         options={"core": "sdpa", "key_bias": True, "bias": True},
     ),
     _row(
-        "mha.native", "nn.MultiheadAttention", "native", "mha_native", origin="torch", gqa=False,
+        "mha.native", "nn.MultiheadAttention", "native", "mha", origin="torch", gqa=False,
         phases=_WHOLE, options={"need_weights": False, "fastpath": False},
         runs=_fast("aten::_native_multi_head_attention"),
     ),
-    _row("mha.einsum", "einsum over weights by heads", "mha_einsum", "mha_einsum"),
+    _row("mha.einsum", "einsum over weights by heads", "mha_einsum", "mha"),
     _row(
         "mla", "keys and values from one latent vector", "mla", "mla", gqa=False, cross="decode",
         operator="its own operator", options={"latent": 0, "rope": 0, "absorbed": False},
@@ -51,7 +51,7 @@ ROWS: list[Variant] = [
         paper="arXiv:1706.03762, arXiv:2002.04745",
     ),
     _row(
-        "block.native", "nn.TransformerEncoderLayer", "native:_block", "block_native",
+        "block.native", "nn.TransformerEncoderLayer", "native:_block", "block",
         origin="torch", level="block", gqa=False, cross=False, phases=_WHOLE,
         options={"norm": "pre", "activation": "gelu", "ff": 4, "fastpath": False},
         runs=_fast("aten::_transformer_encoder_layer_fwd"),

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from impls.layers.common import NORM_EPS, Memory, around, ends, refuse_context
+from impls.layers.common import NORM_EPS, Memory, around, core_attend, ends, refuse_context
 from impls.layers.plain import LayerDefine, block_of_rows
 from impls.layers.weights import Weights, block_shapes, draw_weights, refuse_block_options
 from impls.problem import Problem
@@ -31,7 +31,7 @@ class Block:
     def __init__(self, problem: Problem, weights: Weights, core: Variant, norm: str,
                  activation: str) -> None:  # fmt: skip
         self.problem, self.weights, self.pre = problem, weights, norm == "pre"
-        self.attention = around(problem, weights, core)
+        self.attention = around(problem, weights, core_attend(core, problem))
         # torch's layer norm on the CPU adds up the gradients of its scale and shift in the dtype
         # of the tokens: in bfloat16 4 % off at 1024 of them
         self.widens = problem.device == "cpu" and problem.item_bytes == 2 and problem.gradients

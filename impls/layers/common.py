@@ -152,7 +152,7 @@ class Layer:
         return self.join(out), Memory(state, tokens)
 
 
-def around(problem: Problem, weights: Weights, core: Variant) -> Layer:
+def around(problem: Problem, weights: Weights, mix: Attend) -> Layer:
     """Projections around a core, from :func:`attention_shapes`."""
 
     def project(x_bne: Tensor, y_bme: Tensor | None) -> Heads:
@@ -161,4 +161,4 @@ def around(problem: Problem, weights: Weights, core: Variant) -> Layer:
     def join(out_bhnd: Tensor) -> Tensor:
         return F.linear(side_by_side(out_bhnd), weights["out_weight"], weights.get("out_bias"))
 
-    return Layer(problem, weights, project, core_attend(core, problem), join)
+    return Layer(problem, weights, project, mix, join)

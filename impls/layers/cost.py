@@ -8,6 +8,8 @@ the cache it reads, or its state.
 
 from __future__ import annotations
 
+from typing import Any
+
 from impls import cost as core_cost
 from impls.cost import Cost, by_phase
 from impls.loading import load_function
@@ -15,31 +17,22 @@ from impls.problem import Problem
 from impls.spec import Variant
 
 
-def mha(problem: Problem, core: Variant, key_bias: bool, bias: bool) -> Cost:
-    """Four projections around a core."""
+def mha(
+    problem: Problem, core: Variant | None = None, key_bias: bool = True, bias: bool = True,
+    **options: Any,
+) -> Cost:  # fmt: skip
+    """Four projections around a core; without one, around exact softmax."""
     biases = (problem.width + _keys(problem)) * bias + _keys(problem) * (bias and key_bias)
     weights = _projections(problem) + biases + problem.width * bias
-    return _whole(problem, _projecting(problem), weights, _of_core(problem, core))
+    return _whole(problem, _projecting(problem), weights, _inside(problem, core))
 
 
-def mha_einsum(problem: Problem) -> Cost:
-    """Around exact softmax."""
-    return _whole(problem, _projecting(problem), _attention_weights(problem), _softmax(problem))
-
-
-def mha_native(problem: Problem, need_weights: bool, fastpath: bool) -> Cost:
-    """Around exact softmax."""
-    return mha_einsum(problem)
-
-
-def block(problem: Problem, core: Variant, norm: str, activation: str, ff: int) -> Cost:
+def block(problem: Problem, ff: int, core: Variant | None = None, **options: Any) -> Cost:
     """The feed-forward part besides."""
-    return _block(problem, max(ff, 1), _of_core(problem, core))
-
-
-def block_native(problem: Problem, norm: str, activation: str, ff: int, fastpath: bool) -> Cost:
-    """The same around exact softmax."""
-    return _block(problem, max(ff, 1), _softmax(problem))
+    width, ff = problem.width, max(ff, 1)
+    forward = _projecting(problem) + 4 * problem.batch * problem.q_len * ff * width * width
+    weights = _attention_weights(problem) + (2 * width + 1) * ff * width + 5 * width
+    return _whole(problem, forward, weights, _inside(problem, core))
 
 
 def mla(problem: Problem, latent: int, rope: int, absorbed: bool) -> Cost:
@@ -59,7 +52,7 @@ def mla(problem: Problem, latent: int, rope: int, absorbed: bool) -> Cost:
 
 def mixed(problem: Problem, form: str, edges: int, hidden: int, seed: int) -> Cost:
     """Softmax with R edge numbers a pair; what the batch shares counts once."""
-    softmax, h, d = _softmax(problem), problem.heads, problem.head_dim
+    softmax, h, d = _inside(problem, None), problem.heads, problem.head_dim
     pairs = problem.mask.pairs(problem.shape)
     once = pairs // problem.batch
     keys, queries = _all(problem), problem.batch * problem.q_len
@@ -112,22 +105,10 @@ def _projecting(problem: Problem) -> int:
     return 2 * problem.width * (of_queries + _new(problem) * 2 * _keys(problem))
 
 
-def _block(problem: Problem, ff: int, inside: Cost) -> Cost:
-    width = problem.width
-    forward = _projecting(problem) + 4 * problem.batch * problem.q_len * ff * width * width
-    weights = _attention_weights(problem) + (2 * width + 1) * ff * width + 5 * width
-    return _whole(problem, forward, weights, inside)
-
-
-def _softmax(problem: Problem) -> Cost:
-    """Exact softmax, as a core whose row says no more."""
-    return core_cost.softmax(problem.with_(level="core"))
-
-
-def _of_core(problem: Problem, core: Variant) -> Cost:
-    """The core's work and bytes by its own row."""
-    if core.cost is None:
-        return _softmax(problem)
+def _inside(problem: Problem, core: Variant | None) -> Cost:
+    """The core's work and bytes by its own row; exact softmax's where that says no more."""
+    if core is None or core.cost is None:
+        return core_cost.softmax(problem.with_(level="core"))
     cost: Cost = load_function(core.cost)(problem.with_(level="core"), **core.chosen)
     return cost
 

@@ -32,11 +32,11 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from impls.heads import grouped, to_query_heads
-from impls.layers.common import Heads, Layer, by_heads, in_bias, projected, side_by_side
-from impls.layers.plain import LayerDefine, masked_softmax
+from impls.layers.common import Layer, around, by_heads, side_by_side
+from impls.layers.plain import LayerDefine
 from impls.layers.weights import Weights, attention_shapes, draw_weights
 from impls.problem import Problem
-from impls.score_mask import ScoreMask
+from impls.score_mask import ScoreMask, masked_softmax
 from impls.spec import Unsupported
 
 FORMS = ("graph", "full", "matnet")
@@ -167,14 +167,8 @@ def build(problem: Problem, form: str, edges: int, hidden: int, seed: int) -> La
         raise Unsupported(f"edges={edges} and hidden={hidden} must both be 1 or more")
     weights = draw_weights(_shapes(problem, form, edges, hidden), problem)
 
-    def project(x_bne: Tensor, y_bme: Tensor | None) -> Heads:
-        return projected(x_bne, y_bme, weights["in_weight"], in_bias(weights), problem.head_dim)
-
-    def join(out_bhnd: Tensor) -> Tensor:
-        return F.linear(side_by_side(out_bhnd), weights["out_weight"], weights["out_bias"])
-
     scores = _Scores(problem, weights, form, _edges(problem, edges, seed))
-    return Layer(problem, weights, project, scores, join)
+    return around(problem, weights, scores)
 
 
 def definition(problem: Problem, form: str, edges: int, hidden: int, seed: int) -> LayerDefine:

@@ -27,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from impls.heads import wide
 from impls.layers.common import (
     Memory,
     by_heads,
@@ -68,8 +69,7 @@ class _Latent:
         for weight in self.weights.values():
             weight.requires_grad_()
         angles = _angles(torch.arange(problem.kv_len), rope)
-        wide = torch.float64 if problem.dtype == "float64" else torch.float32
-        self.turns = torch.stack((angles.cos(), angles.sin())).to(problem.device, wide)
+        self.turns = torch.stack((angles.cos(), angles.sin())).to(problem.device, wide(problem))
         self.scale = (problem.head_dim + rope) ** -0.5
         self.mask = sdpa_arguments(problem)
         if absorbed and (mask := self.mask.get("attn_mask")) is not None:

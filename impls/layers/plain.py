@@ -17,6 +17,7 @@ from impls.layers.common import NORM_EPS
 from impls.layers.weights import Weights
 from impls.loading import load_function
 from impls.problem import Problem
+from impls.score_mask import added_to, masked_softmax, visible_pairs
 from impls.spec import Variant
 
 
@@ -29,25 +30,6 @@ def core_define(core: Variant, problem: Problem) -> Define:
     return define
 
 
-def masked_softmax(scores_bhrm: Tensor, problem: Problem, rows: Tensor) -> Tensor:
-    """The weights of some rows under the mask: zeros where nothing may be seen."""
-    added, hidden = mask_of_rows(problem, rows, scores_bhrm)
-    scores_bhrm = scores_bhrm + added
-    blind = hidden.all(-1, keepdim=True)
-    scores_bhrm = scores_bhrm.masked_fill(hidden, -torch.inf).masked_fill(blind, 0.0)
-    return scores_bhrm.softmax(-1).masked_fill(hidden, 0.0)
-
-
-def mask_of_rows(problem: Problem, rows: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The bias of the scores of some rows, and true where a key is hidden."""
-    picked = rows.cpu().numpy()
-    hidden = ~torch.from_numpy(problem.mask.visible(problem.shape, picked)).to(like.device)
-    added = problem.mask.bias(problem.shape, picked)
-    if added is None:
-        return like.new_zeros(()), hidden
-    return torch.from_numpy(added).to(like).nan_to_num(neginf=0.0), hidden
-
-
 def softmax_define(problem: Problem, scale: float) -> Define:
     """Softmax attention of some rows as one would write it; its backward as :class:`_Again`."""
 
@@ -56,7 +38,8 @@ def softmax_define(problem: Problem, scale: float) -> Define:
         k_bhmd, v_bhme = (x.repeat_interleave(group, 1) for x in (k_bcmd, v_bcme))
         q_bhrd = q_bhnd[:, :, rows]
         if q_bhnd.dtype == torch.float32:
-            added, hidden = mask_of_rows(problem, rows, q_bhnd)
+            added = added_to(q_bhnd.new_zeros(()), problem, rows)
+            hidden = ~visible_pairs(problem, rows)
             again: Callable[..., Tensor] = _Again.apply
             return again(q_bhrd, k_bhmd, v_bhme, added, hidden, scale)
         return masked_softmax(q_bhrd @ k_bhmd.mT * scale, problem, rows) @ v_bhme

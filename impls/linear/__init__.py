@@ -6,6 +6,12 @@ from impls.masks import HIDING
 from impls.spec import Variant
 
 _CAUSAL = ("none", "causal")
+_TRITON: dict[str, Any] = {
+    "masks": ("causal",), "cross": False, "devices": ("cuda",),
+    "dtypes": ("float32", "bfloat16", "float16"), "phases": ("forward", "train", "backward"),
+    "requires": ("triton>=3.4", "sm>=80", "cc"), "install": "pip install 'attnbench[triton]'",
+}  # fmt: skip
+_OF_KEYS = {"seed": 0, "gates": "input"}
 _CHUNKS = {"chunk": (16, 32, 64, 128, 256, 512)}
 
 
@@ -18,15 +24,20 @@ def _row(name: str, title: str, module: str, **more: Any) -> Variant:
     })  # fmt: skip
 
 
+def _recurrent(name: str, title: str, options: dict[str, Any], **more: Any) -> Variant:
+    """A causal row of the operator of its name, which may begin with a state."""
+    return _row(
+        name, title, name, operator=name, masks=("causal",), cross="decode",
+        options={"chunk": 64, **options}, parameters=("scale", "state"), **more,
+    )  # fmt: skip
+
+
 def _delta(name: str, title: str, build: str, paper: str) -> Variant:
     return _row(
         f"triton.{name}", title, "triton_delta", operator=name, paper=paper,
         build=f"impls.linear.triton_delta:{build}", cost=f"impls.linear.cost:{name}",
-        definition="impls.linear.gated_delta:definition", masks=("causal",), cross=False,
-        devices=("cuda",), dtypes=("float32", "bfloat16", "float16"),
-        phases=("forward", "train", "backward"), parameters=("scale", "state"),
-        head_dims=(1, 128), options={"chunk": 0}, tunes={"chunk": (16, 32, 64)},
-        requires=("triton>=3.4", "sm>=80", "cc"), install="pip install 'attnbench[triton]'",
+        definition="impls.linear.gated_delta:definition", parameters=("scale", "state"),
+        head_dims=(1, 128), options={"chunk": 0}, tunes={"chunk": (16, 32, 64)}, **_TRITON,
     )  # fmt: skip
 
 
@@ -55,57 +66,37 @@ ROWS = [
         "cosine", "cosines of queries and keys as scores, no softmax", "cosine", masks=HIDING,
         options={"normalise": "none", "temperature": 0.1, "chunk": 128},
     ),
-    _row(
-        "retention", "a state that fades at a fixed rate", "retention", masks=("causal",),
-        cross="decode",
-        operator="retention", options={"chunk": 64, "gates": "input"},
-        operators={"gates=fixed": "its own operator"}, parameters=("scale", "state"),
-        paper="arXiv:2307.08621",
+    _recurrent(
+        "retention", "a state that fades at a fixed rate", {"gates": "input"},
+        operators={"gates=fixed": "its own operator"}, paper="arXiv:2307.08621",
     ),
-    _row(
-        "gla", "a state whose channels fade as each token says", "gla", masks=("causal",),
-        cross="decode",
-        operator="gla",
-        options={"chunk": 64, "seed": 0, "gates": "input"},
-        operators={"gates=key": "its own operator"}, parameters=("scale", "state"),
-        paper="arXiv:2312.06635",
+    _recurrent(
+        "gla", "a state whose channels fade as each token says", _OF_KEYS,
+        operators={"gates=key": "its own operator"}, paper="arXiv:2312.06635",
     ),
-    _row(
-        "delta", "a state that is corrected by the delta rule", "delta", masks=("causal",),
-        cross="decode",
-        operator="delta",
-        options={"chunk": 64, "seed": 0, "gates": "input"},
-        operators={"gates=key": "its own operator"}, parameters=("scale", "state"),
-        paper="arXiv:2406.06484",
+    _recurrent(
+        "delta", "a state that is corrected by the delta rule", _OF_KEYS,
+        operators={"gates=key": "its own operator"}, paper="arXiv:2406.06484",
     ),
-    _row(
-        "ssd", "a state that fades as each token says, a rate a head", "ssd", masks=("causal",),
-        cross="decode",
-        operator="ssd",
-        options={"chunk": 64, "seed": 0, "gates": "input"},
-        operators={"gates=key": "its own operator"}, parameters=("scale", "state"),
-        paper="arXiv:2405.21060",
+    _recurrent(
+        "ssd", "a state that fades as each token says, a rate a head", _OF_KEYS,
+        operators={"gates=key": "its own operator"}, paper="arXiv:2405.21060",
     ),
-    _row(
-        "gated_delta", "a state that fades and is corrected, a rate a head", "gated_delta",
-        operator="gated_delta", masks=("causal",), cross="decode", options={"chunk": 64},
-        parameters=("scale", "state"), paper="arXiv:2412.06464",
+    _recurrent(
+        "gated_delta", "a state that fades and is corrected, a rate a head", {},
+        paper="arXiv:2412.06464",
     ),
-    _row(
-        "kda", "a state whose channels fade, and that is corrected", "gated_delta",
-        build="impls.linear.gated_delta:build_kda", operator="kda", masks=("causal",),
-        cross="decode", options={"chunk": 64}, cost="impls.linear.cost:kda",
-        parameters=("scale", "state"), paper="arXiv:2510.26692",
+    _recurrent(
+        "kda", "a state whose channels fade, and that is corrected", {},
+        build="impls.linear.gated_delta:build_kda", paper="arXiv:2510.26692",
+        definition="impls.linear.gated_delta:definition",
     ),
     _row(
         "triton.linear", "linear.elu in Triton: the state stays on the chip", "triton_linear",
         definition="impls.linear.elu:definition", cost="impls.linear.cost:elu",
-        masks=("causal",), cross=False, devices=("cuda",),
-        dtypes=("float32", "bfloat16", "float16"), phases=("forward", "train", "backward"),
         head_dims=(1, 256), options={"chunk": 0, "segments": 0},
         tunes={"chunk": (16, 32, 64, 128), "segments": (1, 2, 4, 8, 16, 32)},
-        requires=("triton>=3.4", "sm>=80", "cc"), install="pip install 'attnbench[triton]'",
-        paper="arXiv:2006.16236",
+        paper="arXiv:2006.16236", **_TRITON,
     ),
     _delta("gated_delta", "gated_delta in Triton, forward: the state stays on the chip", "build",
            "arXiv:2412.06464"),

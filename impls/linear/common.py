@@ -23,21 +23,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from impls.heads import grouped, ungrouped
+from impls.heads import grouped, ungrouped, wide
 from impls.problem import Problem
-from impls.spec import Unsupported
-
-
-def wide_dtype(problem: Problem) -> torch.dtype:
-    """The dtype of sums."""
-    return torch.float64 if problem.dtype == "float64" else torch.float32
+from impls.spec import Unsupported, at_least
 
 
 def work_dtype(problem: Problem) -> torch.dtype:
     """The dtype of products. Float16 has too short a range for sums of thousands of terms."""
     if problem.dtype == "bfloat16" and problem.device != "cpu":
         return torch.bfloat16
-    return wide_dtype(problem)
+    return wide(problem)
 
 
 STRETCH = 2048
@@ -96,8 +91,7 @@ class Linear:
     """``attend`` of a feature map. ``divide`` by: ``weights`` (their sum), ``count``, ``none``."""
 
     def __init__(self, problem: Problem, features: FeatureMap, divide: str, chunk: int) -> None:
-        if chunk < 1:
-            raise Unsupported(f"chunk={chunk} must be 1 or more")
+        at_least("chunk", chunk, 1)
         self.problem, self.features, self.chunk, self.divide = problem, features, chunk, divide
         self.causal = "causal" in problem.mask.kinds
         if self.causal and problem.mask.upper_left and problem.q_len != problem.kv_len:
@@ -111,7 +105,7 @@ class Linear:
                 f"kv_len={problem.kv_len}"
             )
         n, m = problem.q_len, problem.kv_len
-        self.wide = wide_dtype(problem)
+        self.wide = wide(problem)
         cancels = problem.gradients and divide == "weights"  # of dq little is left of two sums
         self.work = self.wide if features.needs_wide or cancels else work_dtype(problem)
         self.blind = max(n - m, 0) if self.causal else 0

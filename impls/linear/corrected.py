@@ -23,10 +23,10 @@ from torch import Tensor
 
 
 class Chunks(NamedTuple):
-    """All chunks of some heads; without queries and their products there is no output."""
+    """All chunks of some heads."""
 
-    q_xtrd: Tensor | None
-    scores_xtrl: Tensor | None
+    q_xtrd: Tensor
+    scores_xtrl: Tensor
     wu_xtlz: Tensor
     """W beside U, d + e numbers wide."""
     k_xtld: Tensor
@@ -45,13 +45,12 @@ def corrections(overlaps_xtll: Tensor, written_xtlz: Tensor) -> Tensor:
     return solved_xtzl.mT
 
 
-def walk(chunks: Chunks, first_bhde: Tensor) -> tuple[Any, Tensor]:
-    """The output, [b, h, t, r, e], or None, and the state after the last chunk, [b, h, d, e]."""
+def walk(chunks: Chunks, first_bhde: Tensor) -> tuple[Tensor, Tensor]:
+    """The output, [b, h, t, r, e], and the state after the last chunk, [b, h, d, e]."""
     flat = (x if x is None else x.flatten(0, 1) for x in chunks)
     out_xtre, last_xde = _Walk.apply(first_bhde.flatten(0, 1), *flat)  # type: ignore[no-untyped-call]
     heads = first_bhde.shape[:2]
-    out = None if out_xtre is None else out_xtre.unflatten(0, heads)
-    return out, last_xde.unflatten(0, heads)
+    return out_xtre.unflatten(0, heads), last_xde.unflatten(0, heads)
 
 
 class _Walk(torch.autograd.Function):
@@ -73,23 +72,17 @@ class _Walk(torch.autograd.Function):
         return _read(chunks, states_xtde[:, :-1], new_xtle), s[-1].clone()
 
     @staticmethod
-    def backward(ctx: Any, dout_xtre: Tensor | None, dlast_xde: Tensor) -> Any:
+    def backward(ctx: Any, dout_xtre: Tensor, dlast_xde: Tensor) -> Any:
         states_xtde, new_xtle, *parts = ctx.saved_tensors
         chunks, d = Chunks(*parts), states_xtde.shape[2]
         w_xtld = chunks.wu_xtlz[..., :d]
         grads_xtde = torch.empty_like(states_xtde)
         dwu_xtlz = torch.empty_like(chunks.wu_xtlz)
         dn_xtle = dwu_xtlz[..., d:]
-        dq = dscores = None
-        if dout_xtre is not None and chunks.q_xtrd is not None:
-            assert chunks.scores_xtrl is not None
-            dq = dout_xtre @ states_xtde[:, :-1].mT
-            dscores = _products(dout_xtre, new_xtle.mT)
-            dn_xtle.copy_(chunks.scores_xtrl.mT @ dout_xtre)
-            grads_xtde[:, :-1] = chunks.q_xtrd.mT @ dout_xtre
-        else:
-            dn_xtle.zero_()
-            grads_xtde[:, :-1] = 0.0
+        dq = dout_xtre @ states_xtde[:, :-1].mT
+        dscores = _products(dout_xtre, new_xtle.mT)
+        dn_xtle.copy_(chunks.scores_xtrl.mT @ dout_xtre)
+        grads_xtde[:, :-1] = chunks.q_xtrd.mT @ dout_xtre
         grads_xtde[:, -1] = dlast_xde
         g, dn, w, k = (x.unbind(1) for x in (grads_xtde, dn_xtle, w_xtld, chunks.k_xtld))
         keep = None if chunks.keep_xty1 is None else chunks.keep_xty1.unbind(1)
@@ -115,10 +108,8 @@ def _products(dout_xtre: Tensor, new_xtel: Tensor) -> Tensor:
     return (dout_xtre.double() @ new_xtel.double()).to(new_xtel.dtype)
 
 
-def _read(chunks: Chunks, states_xtde: Tensor, new_xtle: Tensor) -> Tensor | None:
+def _read(chunks: Chunks, states_xtde: Tensor, new_xtle: Tensor) -> Tensor:
     """o of every chunk."""
-    if chunks.q_xtrd is None or chunks.scores_xtrl is None:
-        return None
     out_xtre = chunks.q_xtrd @ states_xtde
     flat = (x.flatten(0, 1) for x in (out_xtre, chunks.scores_xtrl, new_xtle))
     torch.Tensor.baddbmm_(*flat)

@@ -20,7 +20,7 @@ import math
 import torch
 from torch import Tensor
 
-from impls.heads import Attend, Define, to_query_heads, widened
+from impls.heads import Attend, Define, to_query_heads, wide, widened
 from impls.linear.common import FeatureMap, Linear
 from impls.linear.defined import plain, positions
 from impls.problem import Problem
@@ -33,10 +33,9 @@ class Turned(FeatureMap):
         super().__init__(problem)
         self.width = 2 * problem.head_dim
         self.longest = max(problem.q_len, problem.kv_len)
-        wide = torch.float64 if problem.dtype == "float64" else torch.float32
         angles = torch.arange(self.longest, dtype=torch.float64) * (0.5 * math.pi / self.longest)
         table = torch.stack((angles.cos(), angles.sin()), -1)[..., None]
-        self.turns_n21 = table.to(problem.device, wide)
+        self.turns_n21 = table.to(problem.device, wide(problem))
 
     def queries(self, q_bhnd: Tensor, start: int) -> Tensor:
         """Base features of queries."""

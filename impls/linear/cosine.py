@@ -17,12 +17,12 @@ Cost: 2 d e FLOPs a key and a query of each head; all cosines: 2 (d + e) for eac
 import torch
 from torch import Tensor
 
-from impls.heads import Attend, Define, grouped, to_query_heads, ungrouped, widened
-from impls.linear.common import FeatureMap, Linear, nonzero, wide_dtype
-from impls.linear.defined import plain, visible_pairs
+from impls.heads import Attend, Define, grouped, to_query_heads, ungrouped, wide, widened
+from impls.linear.common import FeatureMap, Linear, nonzero
+from impls.linear.defined import plain
 from impls.problem import Problem
-from impls.score_mask import ScoreMask, grouped_mask
-from impls.spec import Unsupported
+from impls.score_mask import ScoreMask, grouped_mask, visible_pairs
+from impls.spec import Unsupported, at_least
 
 
 def unit(x: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class _Pairs:
 
     def __init__(self, problem: Problem, temperature: float | None) -> None:
         self.problem, self.temperature = problem, temperature
-        self.wide = wide_dtype(problem)
+        self.wide = wide(problem)
         self.mask: ScoreMask | None = None
         self.hidden: Tensor | None = None
         if temperature is not None:
@@ -75,8 +75,7 @@ def build(problem: Problem, normalise: str, temperature: float, chunk: int) -> A
         raise Unsupported(f"normalise={normalise!r} must be none or softmax")
     if not temperature > 0:
         raise Unsupported(f"temperature={temperature} must be above 0")
-    if chunk < 1:
-        raise Unsupported(f"chunk={chunk} must be 1 or more")
+    at_least("chunk", chunk, 1)
     if normalise == "softmax":
         return _Pairs(problem, temperature)
     aligned = problem.q_len == problem.kv_len or not problem.mask.upper_left

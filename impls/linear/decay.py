@@ -20,8 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from impls.heads import wide
 from impls.problem import Problem
-from impls.spec import Unsupported
+from impls.spec import Unsupported, at_least
 
 LONGEST = 16
 """Tokens of a chunk at most, for each channel, where a state is corrected: a chunk sums corrections
@@ -44,7 +45,7 @@ def gates_from(gates: str, own: Gates, word: str = "key") -> Gates | None:
 class Recurrent:
     """An attend that runs over chunks, or from a memory of the tokens before: its state.
 
-    A variant gives ``whole`` (every token), ``remember`` and ``token`` (one token after a state).
+    A variant gives ``from_state`` (every token after a state) and ``token`` (one more).
     """
 
     names: tuple[str, ...] = ()
@@ -56,36 +57,29 @@ class Recurrent:
         """``gates``: makes them of the keys; None where they are inputs."""
         _check(problem, chunk)
         self.problem, self._gates_of_keys = problem, gates
-        self.wide = torch.float64 if problem.dtype == "float64" else torch.float32
+        self.wide = wide(problem)
         self.length = min(chunk, problem.kv_len, most or chunk)
         self.asked = chunk
 
     def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
         """The output of every token."""
-        raise NotImplementedError
+        return self.from_state(q_bhnd, k_bcmd, v_bcme, None, *gates)[0]
 
     def from_state(
         self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, first_bcde: Tensor | None,
         *gates: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """The output of every token and the state after them, from one before them: a state that
-        only fades adds what is left of it.
+        """The output of every token and the state after them, float32 at the least, from one
+        before them.
         """
-        out_bhne = self.whole(q_bhnd, k_bcmd, v_bcme, *gates)
-        after_bcde = self.state(k_bcmd, v_bcme, *gates)
-        if first_bcde is None:
-            return out_bhne, after_bcde
-        left = gates[0].double().cumsum(2).exp().to(self.wide)
-        left_bcmy = left if left.dim() == 4 else left[..., None]
-        q_bcgnd = q_bhnd.to(self.wide).unflatten(1, (self.problem.kv_heads, -1))
-        q_bcgnd = q_bcgnd * left_bcmy[:, :, None] * self.problem.scale
-        added_bhne = (q_bcgnd @ first_bcde.to(self.wide)[:, :, None]).flatten(1, 2)
-        out_bhne = (out_bhne.to(self.wide) + added_bhne).to(out_bhne.dtype)
-        return out_bhne, after_bcde + left_bcmy[:, :, -1, :, None] * first_bcde
-
-    def state(self, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
-        """The state after these tokens, [b, c, d, e]: float32 at the least."""
         raise NotImplementedError
+
+    def start(self, v_bcme: Tensor, first_bcde: Tensor | None) -> Tensor:
+        """The state before the first token."""
+        if first_bcde is not None:
+            return first_bcde.to(self.wide)
+        p = self.problem
+        return v_bcme.new_zeros(p.batch, p.kv_heads, p.head_dim, p.v_head_dim, dtype=self.wide)
 
     def token(self, k_bcd: Tensor, v_bce: Tensor, state_bcde: Tensor, *gates: Tensor) -> Tensor:
         """The state after one more token."""
@@ -98,8 +92,14 @@ class Recurrent:
         return tuple(inputs[name].to(self.wide) for name in self.names)
 
     def remember(self, k_bcmd: Tensor, v_bcme: Tensor, **gates: Tensor) -> Tensor:
-        """The state after these tokens."""
-        return self.state(k_bcmd, v_bcme, *self.gates(k_bcmd, gates))
+        """The state after these tokens: what keys would read on the way is dropped."""
+        if not k_bcmd.shape[2]:
+            return self.start(v_bcme, None)
+        as_queries, parts = (
+            k_bcmd.repeat_interleave(self.problem.group, 1),
+            self.gates(k_bcmd, gates),
+        )
+        return self.from_state(as_queries, k_bcmd, v_bcme, None, *parts)[1]
 
     def query(self, q_bcgd: Tensor) -> Tensor:
         """The queries that read the state; a variant may change them."""
@@ -172,8 +172,7 @@ class Recurrent:
 
 
 def _check(problem: Problem, chunk: int) -> None:
-    if chunk < 1:
-        raise Unsupported(f"chunk={chunk} must be 1 or more")
+    at_least("chunk", chunk, 1)
     if problem.q_len == problem.kv_len:
         return
     shape = f"q_len={problem.q_len} and kv_len={problem.kv_len}"
@@ -194,6 +193,21 @@ def states_before(added_bctde: Tensor, decay_bctdx: Tensor) -> Tensor:
     ``decay`` broadcasts to ``added`` in its last two axes.
     """
     return _Scan.apply(added_bctde, decay_bctdx)  # type: ignore[no-untyped-call]
+
+
+def scanned(
+    added_bctde: Tensor, decay_bctdx: Tensor, first_bcde: Tensor | None
+) -> tuple[Tensor | None, Tensor]:
+    """The state at each chunk's beginning, None where that is zero for all, and after the last."""
+    if first_bcde is not None:
+        first = first_bcde.to(added_bctde.dtype)[:, :, None]
+        added_bctde = torch.cat((first, added_bctde), 2)
+        decay_bctdx = torch.cat((torch.zeros_like(decay_bctdx[:, :, :1]), decay_bctdx), 2)
+    if added_bctde.shape[2] == 1:
+        return None, added_bctde[:, :, 0]
+    states = states_before(added_bctde, decay_bctdx)
+    last = added_bctde[:, :, -1] + decay_bctdx[:, :, -1] * states[:, :, -1]
+    return states if first_bcde is None else states[:, :, 1:], last
 
 
 class _Scan(torch.autograd.Function):
@@ -267,7 +281,10 @@ class Faded(Recurrent):
         ones = torch.ones(self.length, self.length, device=problem.device, dtype=torch.bool)
         self.above_ll, self.upto_ll = ones.triu(1), ones.triu()
 
-    def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
+    def from_state(
+        self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, first_bcde: Tensor | None,
+        *gates: Tensor,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Within the chunks, and from the states at their beginnings."""
         q_bctrd, log_bctl = self.queries(q_bhnd), self.keys(gates[0])
         k_bctld, v_bctle = (self.keys(x.to(self.wide)) for x in (k_bcmd, v_bcme))
@@ -275,25 +292,18 @@ class Faded(Recurrent):
         scores_bctrl = (q_bctrd * self.problem.scale) @ k_bctld.mT
         scores = scores_bctrl.unflatten(3, (-1, self.length)) * inside_bctll[:, :, :, None]
         out_bctre = scores.flatten(3, 4) @ v_bctle
-        if k_bctld.shape[2] > 1:
-            begun_bctl = log_bctl.cumsum(-1).exp()
-            left_bctl = inside_bctll[..., -1, :]
-            added_bctde = (k_bctld * left_bctl[..., None]).mT @ v_bctle
-            states = states_before(added_bctde, begun_bctl[..., -1:, None])
+        begun_bctl = log_bctl.cumsum(-1).exp()
+        added_bctde = (k_bctld * inside_bctll[..., -1, :, None]).mT @ v_bctle
+        states, last = scanned(added_bctde, begun_bctl[..., -1:, None], first_bcde)
+        if states is not None:
             begun_bctrx = (begun_bctl * self.problem.scale).repeat(1, 1, 1, self.problem.group)
             out_bctre = out_bctre + (q_bctrd * begun_bctrx[..., None]) @ states
-        return self.back(out_bctre)
+        return self.back(out_bctre)[:, :, : q_bhnd.shape[2]], last
 
     def _inside(self, log_bctl: Tensor) -> Tensor:
         """exp of the sum over j < u <= i for each pair of a chunk, 0 above the diagonal."""
         each = log_bctl[..., None].masked_fill(self.upto_ll, 0.0)  # [u, j], none of u <= j
         return each.cumsum(-2).masked_fill(self.above_ll, -torch.inf).exp()
-
-    def state(self, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
-        """The sum of all k v^T, each faded to the end."""
-        since = F.pad(gates[0].double(), (0, 1))[..., 1:].flip(-1).cumsum(-1).flip(-1)
-        faded_bcmd = k_bcmd.to(self.wide) * since.exp().to(self.wide)[..., None]
-        return faded_bcmd.mT @ v_bcme.to(self.wide)
 
     def token(self, k_bcd: Tensor, v_bce: Tensor, state_bcde: Tensor, *gates: Tensor) -> Tensor:
         """S = exp(g) S + k v^T."""

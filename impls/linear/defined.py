@@ -5,17 +5,12 @@ Legend in :mod:`impls.heads`; r some rows of queries.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from impls.heads import to_query_heads
 from impls.linear.common import nonzero
 from impls.problem import Problem
-
-
-def visible_pairs(problem: Problem, rows: Tensor) -> Tensor:
-    """True where a row may see a key: [b|1, h|1, rows, m]."""
-    return torch.from_numpy(problem.mask.visible(problem.shape, rows.cpu().numpy())).to(rows.device)
+from impls.score_mask import visible_pairs
 
 
 def positions(problem: Problem, rows: Tensor) -> Tensor:

@@ -31,8 +31,8 @@ import torch
 from torch import Tensor
 
 from impls.heads import Attend, Define
-from impls.linear.corrected import Chunks, corrections, walk
-from impls.linear.decay import LONGEST, Gates, Recurrent, gates_from
+from impls.linear.decay import Gates, gates_from
+from impls.linear.gated_chunks import Corrected
 from impls.linear.unrolled import unrolled
 from impls.problem import Problem
 
@@ -57,57 +57,18 @@ def unit(x_bhnd: Tensor) -> Tensor:
     return x_bhnd * torch.rsqrt(x_bhnd.square().sum(-1, keepdim=True) + TINY)
 
 
-class Delta(Recurrent):
-    """Legend in :mod:`impls.linear.decay`."""
-
-    names = ("beta",)
+class Delta(Corrected):
+    """Keys and queries are divided by their length where gates come of the keys."""
 
     def __init__(self, problem: Problem, chunk: int, gates: Gates | None) -> None:
-        super().__init__(problem, chunk, gates, LONGEST * problem.head_dim)
+        super().__init__(problem, chunk, gates)
         self.unit = unit if gates else lambda x_bhnd: x_bhnd
-        size = problem.group, self.length, self.length
-        ones = torch.ones(size, device=problem.device, dtype=torch.bool)
-        self.above_rl = ones.triu(1).flatten(0, 1)
 
-    def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
-        """Within the chunks, and from the states at their beginnings."""
-        return self.from_state(q_bhnd, k_bcmd, v_bcme, None, *gates)[0]
-
-    def from_state(
-        self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, first_bcde: Tensor | None,
-        *gates: Tensor,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """The state before them goes through the corrections too."""
-        k_bctld, wu_bctlz = self._corrections(k_bcmd, v_bcme, gates[0])
-        q_bctrd = self.queries(self.unit(q_bhnd.to(self.wide)) * self.problem.scale)
-        scores_bctrl = (q_bctrd @ k_bctld.mT).masked_fill(self.above_rl, 0.0)
-        chunks = Chunks(q_bctrd, scores_bctrl, wu_bctlz, k_bctld, None)
-        out_bctre, last_bcde = walk(chunks, self._start(v_bcme, first_bcde))
-        return self.back(out_bctre), last_bcde
-
-    def _start(self, v_bcme: Tensor, first_bcde: Tensor | None) -> Tensor:
-        """The state before the first token."""
-        if first_bcde is not None:
-            return first_bcde.to(self.wide)
-        p = self.problem
-        return v_bcme.new_zeros(p.batch, p.kv_heads, p.head_dim, p.v_head_dim, dtype=self.wide)
-
-    def _corrections(self, k_bcmd: Tensor, v_bcme: Tensor, b_bcm: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys in chunks, and W beside U: [b, c, t, l, d + e]."""
-        k_bcmd, v_bcme = k_bcmd.to(self.wide), v_bcme.to(self.wide)
-        b_bctlx = self.keys(b_bcm[..., None])
-        k_bctld, v_bctle = self.keys(self.unit(k_bcmd)), self.keys(v_bcme)
-        bk_bctld = b_bctlx * k_bctld
-        written_bctlz = torch.cat((bk_bctld, b_bctlx * v_bctle), -1)
-        return k_bctld, corrections(bk_bctld @ k_bctld.mT, written_bctlz)
-
-    def state(self, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
-        """The state after the last chunk."""
-        start = self._start(v_bcme, None)
-        if k_bcmd.shape[2] == 0:
-            return start
-        k_bctld, wu_bctlz = self._corrections(k_bcmd, v_bcme, gates[0])
-        return walk(Chunks(None, None, wu_bctlz, k_bctld, None), start)[1]
+    def _after(
+        self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, first_bcde: Tensor, *gates: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        q_bhnd, k_bcmd = (self.unit(x.to(self.wide)) for x in (q_bhnd, k_bcmd))
+        return super()._after(q_bhnd, k_bcmd, v_bcme, first_bcde, *gates)
 
     def query(self, q_bcgd: Tensor) -> Tensor:
         """The query divided by its length, where keys are."""

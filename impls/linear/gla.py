@@ -31,8 +31,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from impls.heads import Attend, Define
-from impls.linear.decay import Gates, Recurrent, gates_from, states_before
-from impls.linear.halving import Halved
+from impls.linear.decay import Gates, Recurrent, gates_from, scanned
+from impls.linear.halving import Halved, halvable
 from impls.linear.unrolled import unrolled
 from impls.problem import Problem
 
@@ -70,23 +70,15 @@ class Gla(Recurrent):
 
     names = ("g",)
 
-    def __init__(self, problem: Problem, chunk: int, gates: Gates | None) -> None:
-        super().__init__(problem, chunk, gates)
-        self.padding = (1 << (self.length - 1).bit_length()) - self.length
-
-    def _halvable(self, x_bctlx: Tensor, value: float = 0.0) -> Tensor:
-        """Made longer, to a power of two, by what adds nothing and fades nothing."""
-        return F.pad(x_bctlx, (0, 0, 0, self.padding), value=value) if self.padding else x_bctlx
-
     def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
         """At once; where nothing is kept for backward, a stretch that fits the cache at a time."""
         size = max(STRETCH // self.length, 1) * self.length
         if torch.is_grad_enabled() or q_bhnd.shape[2] <= size:
-            return self._after(q_bhnd, k_bcmd, v_bcme, gates[0], None)[0]
+            return super().whole(q_bhnd, k_bcmd, v_bcme, *gates)
         outs, state = [], None
         parts = (x.split(size, 2) for x in (q_bhnd, k_bcmd, v_bcme, *gates))
         for q, k, v, g in zip(*parts, strict=True):
-            out, state = self._after(q, k, v, g, state)
+            out, state = self.from_state(q, k, v, state, g)
             outs.append(out)
         return torch.cat(outs, 2)
 
@@ -94,41 +86,19 @@ class Gla(Recurrent):
         self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, first_bcde: Tensor | None,
         *gates: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """The output of every token and the state after them, from one before them."""
-        first_bcde = None if first_bcde is None else first_bcde.to(self.wide)
-        return self._after(q_bhnd, k_bcmd, v_bcme, gates[0], first_bcde)
-
-    def _after(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, g_bcmd: Tensor,
-               first_bcde: Tensor | None) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Within the chunks, and from the states at their beginnings; and the state at the end."""
-        k_bcmd = k_bcmd.to(self.wide)
-        alpha_bctld = self._halvable(self.keys(g_bcmd).exp(), 1.0)
-        k_bctld = self._halvable(self.keys(k_bcmd))
-        v_bctle = self._halvable(self.keys(v_bcme.to(self.wide)))
+        """Within the chunks, and from the states at their beginnings."""
+        alpha_bctld = halvable(self.keys(gates[0]).exp(), 1.0)
+        k_bctld, v_bctle = (halvable(self.keys(x.to(self.wide))) for x in (k_bcmd, v_bcme))
         q_bctgld = self.queries(q_bhnd.to(self.wide) * self.problem.scale)
-        q_bctgld = self._halvable(q_bctgld.unflatten(3, (-1, self.length)))
+        q_bctgld = halvable(q_bctgld.unflatten(3, (-1, self.length)))
         parts = Halved.apply(q_bctgld, k_bctld, alpha_bctld)  # type: ignore[no-untyped-call]
         scores_bctgll, q_bctgld, k_bctld, decay_bctxd = parts
         out_bctre = scores_bctgll.flatten(3, 4) @ v_bctle
-        added, decay = k_bctld.mT @ v_bctle, decay_bctxd.mT
-        if first_bcde is not None:
-            added = torch.cat((first_bcde[:, :, None], added), 2)
-            decay = torch.cat((torch.zeros_like(decay[:, :, :1]), decay), 2)
-        states = states_before(added, decay)
-        last = added[:, :, -1] + decay[:, :, -1] * states[:, :, -1]
-        if states.shape[2] > 1:
-            here = states[:, :, -k_bctld.shape[2] :]
-            out_bctre = out_bctre + q_bctgld.flatten(3, 4) @ here
-        if self.padding:
-            out = out_bctre.unflatten(3, (self.problem.group, -1))[..., : self.length, :]
-            out_bctre = out.flatten(3, 4)
-        return self.back(out_bctre)[:, :, : q_bhnd.shape[2]], last
-
-    def state(self, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
-        """The sum of all k v^T, each channel faded to the end."""
-        k_bcmd = k_bcmd.to(self.wide)
-        since = F.pad(gates[0], (0, 0, 0, 1))[:, :, 1:].flip(2).cumsum(2).flip(2)
-        return (k_bcmd * since.exp()).mT @ v_bcme.to(self.wide)
+        states, last = scanned(k_bctld.mT @ v_bctle, decay_bctxd.mT, first_bcde)
+        if states is not None:
+            out_bctre = out_bctre + q_bctgld.flatten(3, 4) @ states
+        out_bctgle = out_bctre.unflatten(3, (self.problem.group, -1))[..., : self.length, :]
+        return self.back(out_bctgle.flatten(3, 4))[:, :, : q_bhnd.shape[2]], last
 
     def token(self, k_bcd: Tensor, v_bce: Tensor, state_bcde: Tensor, *gates: Tensor) -> Tensor:
         """S = diag(alpha) S + k v^T."""

@@ -10,6 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+
+
+def halvable(x_bctld: Tensor, value: float = 0.0) -> Tensor:
+    """Made longer, to a power of two, by what adds nothing and fades nothing."""
+    length = x_bctld.shape[-2]
+    filler = (1 << (length - 1).bit_length()) - length
+    return pad(x_bctld, (0, 0, 0, filler), value=value) if filler else x_bctld
 
 
 class Halved(torch.autograd.Function):

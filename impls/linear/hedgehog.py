@@ -16,8 +16,8 @@ Cost: 4 d e FLOPs a key and a query of each head, 2 d d more for W where it isn'
 import torch
 from torch import Tensor
 
-from impls.heads import Attend, Define, to_query_heads, widened
-from impls.linear.common import FeatureMap, Linear, wide_dtype
+from impls.heads import Attend, Define, to_query_heads, wide, widened
+from impls.linear.common import FeatureMap, Linear
 from impls.linear.defined import plain
 from impls.problem import Problem
 from impls.spec import Unsupported
@@ -43,7 +43,7 @@ class Softmaxes(FeatureMap):
     def __init__(self, problem: Problem, init: str) -> None:
         super().__init__(problem)
         self.width = 2 * problem.head_dim
-        self.maps = maps(problem, init, wide_dtype(problem))
+        self.maps = maps(problem, init, wide(problem))
 
     def queries(self, q_bhnd: Tensor, start: int) -> Tensor:
         """Base features of queries."""

@@ -64,7 +64,7 @@ class Retention(Recurrent):
             out_bctre = out_bctre + (q_bctrd * self.begun_crx) @ states_before(added_bctde, decay)
         return self.back(out_bctre)
 
-    def state(self, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
+    def remember(self, k_bcmd: Tensor, v_bcme: Tensor, **gates: Tensor) -> Tensor:
         """The sum of all k v^T, each faded to the end."""
         since = torch.arange(k_bcmd.shape[2], device=k_bcmd.device, dtype=torch.float64).flip(0)
         faded_bcmd = k_bcmd * self._fade(since)[:, :, None].to(self.wide)

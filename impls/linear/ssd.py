@@ -64,13 +64,13 @@ class Ssd(Faded):
 
     names = ("g", "dt")
 
-    def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
-        """Within the chunks, and from the states at their beginnings."""
-        return super().whole(q_bhnd, k_bcmd, v_bcme.to(self.wide) * gates[1][..., None], gates[0])
-
-    def state(self, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
-        """The sum of all k (dt v)^T, each faded to the end."""
-        return super().state(k_bcmd, v_bcme.to(self.wide) * gates[1][..., None], gates[0])
+    def from_state(
+        self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, first_bcde: Tensor | None,
+        *gates: Tensor,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """As a state that fades, of dt v."""
+        step_bcme = v_bcme.to(self.wide) * gates[1][..., None]
+        return super().from_state(q_bhnd, k_bcmd, step_bcme, first_bcde, gates[0])
 
     def token(self, k_bcd: Tensor, v_bce: Tensor, state_bcde: Tensor, *gates: Tensor) -> Tensor:
         """S = exp(dt a) S + k (dt v)^T."""

@@ -21,11 +21,11 @@ import math
 import torch
 from torch import Tensor
 
-from impls.heads import Attend, Define, to_query_heads, widened
-from impls.linear.common import FeatureMap, Linear, wide_dtype
+from impls.heads import Attend, Define, to_query_heads, wide, widened
+from impls.linear.common import FeatureMap, Linear
 from impls.linear.defined import plain
 from impls.problem import Problem
-from impls.spec import Unsupported
+from impls.spec import at_least
 
 
 def projection(problem: Problem, features: int, dtype: torch.dtype) -> Tensor | None:
@@ -46,7 +46,7 @@ class Taylor(FeatureMap):
     def __init__(self, problem: Problem, features: int) -> None:
         super().__init__(problem)
         self.features, self.head_dim = features, problem.head_dim
-        p = projection(problem, features, wide_dtype(problem))
+        p = projection(problem, features, wide(problem))
         base = problem.head_dim if p is None else p.shape[1]
         self.width = 1 + base + base * (base + 1) // 2
         self.root = problem.scale**0.5
@@ -80,8 +80,7 @@ class Taylor(FeatureMap):
 
 def build(problem: Problem, features: int, chunk: int) -> Attend:
     """Legend in :mod:`impls.linear.common`."""
-    if features < 0:
-        raise Unsupported(f"features={features} must be 0 (no projection) or more")
+    at_least("features", features, 0, "(no projection)")
     return Linear(problem, Taylor(problem, features), "weights", chunk)
 
 

@@ -20,7 +20,7 @@ Cost: 6 d e FLOPs a token and head of values; the chunks do l (5 d + 3 e) beside
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,19 +31,11 @@ from impls.linear.gated_chunks import GatedDelta, Kda
 from impls.problem import Problem
 from impls.spec import Unsupported
 
-
-class Launch(NamedTuple):
-    """Tokens in a chunk, and how many columns of a state a program holds."""
-
-    chunk: int
-    columns: int
-
-
-TABLES = {  # head_dim, up to
-    "triton.gated_delta": {64: Launch(64, 32), 128: Launch(32, 32)},
-    "triton.kda": {64: Launch(16, 64), 128: Launch(16, 32)},
+TABLES = {  # by head_dim, up to: tokens in a chunk, and columns of a state that a program holds
+    "triton.gated_delta": {64: (64, 32), 128: (32, 32)},
+    "triton.kda": {64: (16, 64), 128: (16, 32)},
 }
-FULL = {64: Launch(16, 64), 128: Launch(16, 16)}
+FULL = {64: (16, 64), 128: (16, 16)}
 """Of float32, whose products hold both blocks in registers."""
 WIDEST = 256
 WARPS, STAGES = 8, 1
@@ -66,10 +58,10 @@ class Delta:
                               f"{WIDEST} is the widest")  # fmt: skip
         self.kernels = kernels("impls.linear.delta_kernels", name, problem)
         table = FULL if problem.dtype == "float32" else TABLES[name]
-        own = next(choice for most, choice in table.items() if problem.head_dim <= most)
+        own, columns = next(choice for most, choice in table.items() if problem.head_dim <= most)
         self.name, self.problem, self.form = name, problem, form
-        self.length = chunk or own.chunk
-        self.columns = min(own.columns, power(problem.v_head_dim))
+        self.length = chunk or own
+        self.columns = min(columns, power(problem.v_head_dim))
         self.by_channel = form is Kda
 
     def __call__(

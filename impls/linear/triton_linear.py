@@ -38,18 +38,10 @@ from impls.jit import fitting, kernels, power, precision, processors, rows_of, s
 from impls.problem import Problem
 from impls.spec import Unsupported
 
-
-class Launch(NamedTuple):
-    """Tokens in a chunk, and how many numbers of a state a program holds."""
-
-    chunk: int
-    state: int
-
-
-TABLES = {  # head_dim or v_head_dim, up to
-    "bfloat16": {64: Launch(64, 1 << 13), 128: Launch(64, 1 << 13), 256: Launch(32, 1 << 12)},
-    "float16": {256: Launch(32, 1 << 12)},
-    "float32": {256: Launch(16, 1 << 11)},
+TABLES = {  # by the wider head, up to: tokens in a chunk, numbers of a state that a program holds
+    "bfloat16": {64: (64, 1 << 13), 128: (64, 1 << 13), 256: (32, 1 << 12)},
+    "float16": {256: (32, 1 << 12)},
+    "float32": {256: (16, 1 << 11)},
 }
 WIDEST = 256
 TILE = 64
@@ -87,8 +79,8 @@ class Walk:
         self.problem, self.half = problem, problem.dtype == "bfloat16"
         widest = max(problem.head_dim, problem.v_head_dim)
         table = TABLES[problem.dtype]
-        own = next(choice for most, choice in table.items() if widest <= most)
-        self.chunk, self.state = chunk or own.chunk, own.state
+        own_chunk, self.state = next(choice for most, choice in table.items() if widest <= most)
+        self.chunk = chunk or own_chunk
         chunks = -(-problem.kv_len // self.chunk)
         heads = problem.batch * problem.heads
         fill = min(FILL * processors(problem.device) // heads, chunks // LEAST)

@@ -13,24 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from impls.heads import grouped, ungrouped
+from impls.heads import grouped, ungrouped, wide
 from impls.problem import Problem
-from impls.spec import Unsupported
-
-
-def wide(problem: Problem) -> torch.dtype:
-    """The dtype of sums: float32 at the least."""
-    return torch.float64 if problem.dtype == "float64" else torch.float32
-
+from impls.spec import Unsupported, at_least
 
 CACHED = 1 << 18
 """Numbers that stay near a processor."""
-
-
-def at_least(name: str, value: float, least: float) -> None:
-    """Raise Unsupported for an option below its range."""
-    if not value >= least:
-        raise Unsupported(f"{name}={value} must be {least} or more")
 
 
 def by_blocks(rows: Callable[[Tensor], Tensor], x_bcrd: Tensor, width: int) -> Tensor:

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from impls.heads import Define, grouped, to_query_heads, ungrouped
-from impls.lowrank.common import at_least, by_blocks, segment_means
+from impls.lowrank.common import by_blocks, segment_means
 from impls.problem import Problem
-from impls.spec import Unsupported
+from impls.spec import Unsupported, at_least
 
 PROJECTIONS = ("mean", "random")
 
@@ -37,6 +37,9 @@ class Linformer:
     """Legend in :mod:`impls.heads`; r mixtures, x = g n rows."""
 
     def __init__(self, problem: Problem, rank: int, projection: str, seed: int) -> None:
+        at_least("rank", rank, 1)
+        if projection not in PROJECTIONS:
+            raise Unsupported(f"projection={projection!r} is not one of {', '.join(PROJECTIONS)}")
         self.problem, self.rank = problem, min(rank, problem.kv_len)
         self.asked = rank
         self.r_rm: Tensor | None = None
@@ -64,12 +67,7 @@ class Linformer:
         return f"rank {self.rank}: there are no more keys ({self.asked} asked for)"
 
 
-def build(problem: Problem, rank: int, projection: str, seed: int) -> Linformer:
-    """Makes the mixture of keys once."""
-    at_least("rank", rank, 1)
-    if projection not in PROJECTIONS:
-        raise Unsupported(f"projection={projection!r} is not one of {', '.join(PROJECTIONS)}")
-    return Linformer(problem, rank, projection, seed)
+build = Linformer
 
 
 def definition(problem: Problem, rank: int, projection: str, seed: int) -> Define:

@@ -13,8 +13,9 @@ Cost: m e additions a head; 2 n m e FLOPs in the form with a matrix. q and k are
 import torch
 from torch import Tensor
 
-from impls.heads import Attend, Define, to_query_heads
+from impls.heads import Attend, Define, to_query_heads, wide
 from impls.problem import Problem
+from impls.score_mask import visible_pairs
 
 
 def build(problem: Problem) -> Attend:
@@ -23,18 +24,18 @@ def build(problem: Problem) -> Attend:
     if first.any() or any(p.file for p in problem.mask.parts):
         return _product(problem)
     ends_bn = torch.from_numpy(past.copy()).to(problem.device)
-    wide = torch.float64 if problem.dtype == "float64" else torch.float32
+    sums_dtype = wide(problem)
     same_end = bool((ends_bn == ends_bn[0, 0]).all())
-    counts_bn = ends_bn.clamp(min=1).to(wide)[:, None, :, None]
+    counts_bn = ends_bn.clamp(min=1).to(sums_dtype)[:, None, :, None]
     pick_bn = (ends_bn - 1).clamp(min=0)
     blind = (ends_bn == 0)[:, None, :, None]
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         if same_end and ends_bn.shape[1] > 0:
-            total = v_bcme[:, :, : int(past[0, 0])].sum(2, keepdim=True, dtype=wide)
+            total = v_bcme[:, :, : int(past[0, 0])].sum(2, keepdim=True, dtype=sums_dtype)
             mean_bcne = (total / counts_bn).to(v_bcme.dtype)
         else:
-            sums = v_bcme.cumsum(2, dtype=wide)
+            sums = v_bcme.cumsum(2, dtype=sums_dtype)
             where = pick_bn[:, None, :, None].expand(*sums.shape[:2], -1, sums.shape[3])
             mean_bcne = (sums.gather(2, where) / counts_bn).to(v_bcme.dtype)
         return to_query_heads(mean_bcne.masked_fill(blind, 0.0), problem)
@@ -53,8 +54,8 @@ def _product(problem: Problem) -> Attend:
 
 
 def _weights(problem: Problem, rows: Tensor, dtype: torch.dtype) -> Tensor:
-    visible = torch.from_numpy(problem.mask.visible(problem.shape, rows.cpu().numpy()))
-    return (visible.double() / visible.sum(-1, keepdim=True).clamp(min=1)).to(rows.device, dtype)
+    visible = visible_pairs(problem, rows)
+    return (visible.double() / visible.sum(-1, keepdim=True).clamp(min=1)).to(dtype)
 
 
 def definition(problem: Problem) -> Define:

@@ -21,9 +21,10 @@ Cost: with r landmarks, 2 (n + m) r (d + e) FLOPs a head, 2 r^2 (d + e), and 8 r
 import torch
 from torch import Tensor
 
-from impls.heads import Define, grouped, to_query_heads, ungrouped, widened
-from impls.lowrank.common import at_least, by_blocks, iterated_inverse, segment_means, wide
+from impls.heads import Define, grouped, to_query_heads, ungrouped, wide, widened
+from impls.lowrank.common import by_blocks, iterated_inverse, segment_means
 from impls.problem import Problem
+from impls.spec import at_least
 
 SMALL = 1e-5
 """Singular values below this share of the largest count as zero."""
@@ -33,6 +34,8 @@ class Nystrom:
     """Legend in :mod:`impls.heads`; r landmarks of queries, u of keys, x = g n or g r rows."""
 
     def __init__(self, problem: Problem, landmarks: int, iterations: int) -> None:
+        at_least("landmarks", landmarks, 1)
+        at_least("iterations", iterations, 0)
         self.problem, self.asked, self.iterations = problem, landmarks, iterations
         self.of_queries = min(landmarks, problem.q_len)
         self.of_keys = min(landmarks, problem.kv_len)
@@ -68,11 +71,7 @@ class Nystrom:
         return f"landmarks: {self.of_queries} of the queries, {self.of_keys} of the keys"
 
 
-def build(problem: Problem, landmarks: int, iterations: int) -> Nystrom:
-    """Nothing is made beforehand."""
-    at_least("landmarks", landmarks, 1)
-    at_least("iterations", iterations, 0)
-    return Nystrom(problem, landmarks, iterations)
+build = Nystrom
 
 
 def definition(problem: Problem, landmarks: int, iterations: int) -> Define:

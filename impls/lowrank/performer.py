@@ -22,9 +22,11 @@ new token of decoding is 4 f (d + e), however many came before.
 import torch
 from torch import Tensor
 
-from impls.heads import Define, to_query_heads, widened
-from impls.lowrank.common import FeatureAttention, Keys, at_least, divisor, wide
+from impls.heads import Define, to_query_heads, wide, widened
+from impls.lowrank.common import FeatureAttention, Keys, divisor
 from impls.problem import Problem
+from impls.score_mask import visible_pairs
+from impls.spec import at_least
 
 
 def directions(features: int, head_dim: int, seed: int) -> Tensor:
@@ -79,8 +81,7 @@ def definition(problem: Problem, features: int, seed: int, chunk: int) -> Define
         top_q, top_k = (x.detach().amax(-1, keepdim=True) for x in (x_q, x_k))
         kernel = (x_q - top_q).exp() @ (x_k - top_k).exp().mT
         log = (top_k - k.square().sum(-1, keepdim=True) * (problem.scale / 2)).mT
-        visible = problem.mask.visible(problem.shape, rows.cpu().numpy())
-        log = log.masked_fill(~torch.from_numpy(visible).to(q.device), -torch.inf)
+        log = log.masked_fill(~visible_pairs(problem, rows), -torch.inf)
         top = log.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(log.dtype).min)
         weights = kernel * (log - top).exp()
         return (weights @ v / divisor(weights.sum(-1, keepdim=True))).to(q_bhnd.dtype)

@@ -22,9 +22,11 @@ A new token of decoding is 4 f (d + 2 e), however many came before.
 import torch
 from torch import Tensor
 
-from impls.heads import Define, to_query_heads, widened
-from impls.lowrank.common import FeatureAttention, Keys, at_least, wide
+from impls.heads import Define, to_query_heads, wide, widened
+from impls.lowrank.common import FeatureAttention, Keys
 from impls.problem import Problem
+from impls.score_mask import visible_pairs
+from impls.spec import at_least
 
 SMALLEST = 1e-12
 """No length counts as less than this: a zero vector has no direction, and stays zero."""
@@ -79,9 +81,7 @@ def definition(problem: Problem, features: int, sigma: float, floor: float, seed
 
         a_q, a_k = angles(q), angles(to_query_heads(k, problem))
         kernel = (a_q.cos() @ a_k.cos().mT + a_q.sin() @ a_k.sin().mT) / features
-        picked = rows.cpu().numpy()
-        visible = torch.from_numpy(problem.mask.visible(problem.shape, picked)).to(kernel.device)
-        kernel = kernel.masked_fill(~visible, 0.0)
+        kernel = kernel.masked_fill(~visible_pairs(problem, rows), 0.0)
         total = kernel.sum(-1, keepdim=True).clamp(min=floor)
         return (kernel / total @ to_query_heads(v, problem)).to(q_bhnd.dtype)
 

@@ -22,9 +22,10 @@ Cost: with r landmarks, 2 (n + m) r (d + e) FLOPs a head, 2 r^2 (d + e), and 8 r
 import torch
 from torch import Tensor
 
-from impls.heads import Define, grouped, to_query_heads, ungrouped, widened
-from impls.lowrank.common import at_least, by_blocks, iterated_inverse, wide
+from impls.heads import Define, grouped, to_query_heads, ungrouped, wide, widened
+from impls.lowrank.common import by_blocks, iterated_inverse
 from impls.problem import Problem
+from impls.spec import at_least
 
 SMALL = 1e-5
 """Singular values below this share of the largest count as zero."""
@@ -43,6 +44,9 @@ class Skyformer:
 
     def __init__(self, problem: Problem, landmarks: int, iterations: int, gamma: float,
                  seed: int) -> None:  # fmt: skip
+        at_least("landmarks", landmarks, 1)
+        at_least("iterations", iterations, 0)
+        at_least("gamma", gamma, 0.0)
         self.problem, self.asked = problem, landmarks
         self.iterations, self.gamma, self.dtype = iterations, gamma, wide(problem)
         at_q, at_k = places(problem, landmarks, seed)
@@ -90,13 +94,7 @@ class Skyformer:
         return f"landmarks: {len(self.at_q)} queries, {len(self.at_k)} keys"
 
 
-def build(problem: Problem, landmarks: int, iterations: int, gamma: float,
-          seed: int) -> Skyformer:  # fmt: skip
-    """The places of the landmarks are picked once."""
-    at_least("landmarks", landmarks, 1)
-    at_least("iterations", iterations, 0)
-    at_least("gamma", gamma, 0.0)
-    return Skyformer(problem, landmarks, iterations, gamma, seed)
+build = Skyformer
 
 
 def definition(problem: Problem, landmarks: int, iterations: int, gamma: float,

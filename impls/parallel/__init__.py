@@ -10,7 +10,7 @@ _WHOLE = ("forward", "train", "backward")
 def _row(name: str, title: str, **more: Any) -> Variant:
     return Variant(
         name=name, title=title, family="parallel", operator="softmax",
-        build=f"impls.parallel.{name}:build", cost="impls.parallel.cost:" + name,
+        build=f"impls.parallel.{name}:build", cost="impls.cost:softmax",
         shares=f"impls.parallel.shares:{name}", ranks=True, phases=_WHOLE, cross=False, **more,
     )  # fmt: skip
 

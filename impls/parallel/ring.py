@@ -35,11 +35,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from impls.heads import Attend, grouped, ungrouped
+from impls.heads import Attend, grouped, ungrouped, wide
 from impls.parallel.ranks import Coming, Ranks
 from impls.problem import Problem
 from impls.score_mask import with_log_sums
-from impls.spec import Unsupported
+from impls.spec import at_least
 
 
 class Tile(NamedTuple):
@@ -69,7 +69,7 @@ class Ring:
         self.problem, self.ranks, self.block = problem, ranks, block
         self.length = problem.q_len // ranks.world
         self.causal = not problem.mask.plain
-        self.wide = torch.float64 if problem.dtype == "float64" else torch.float32
+        self.wide = wide(problem)
         self._own = list(self._cut_by_the_mask()) if self.causal else []
 
     def tiles(self, source: int) -> list[Tile]:
@@ -202,8 +202,7 @@ class _Attention(torch.autograd.Function):
 
 def build(problem: Problem, ranks: Ranks, block: int) -> Attend:
     """Legend in :mod:`impls.heads`; n and m are of one rank's share."""
-    if block < 1:
-        raise Unsupported(f"block={block} must be 1 or more")
+    at_least("block", block, 1)
     ring = Ring(problem, ranks, block)
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:

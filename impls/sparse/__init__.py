@@ -12,46 +12,41 @@ _ALL = ("scale", "softcap", "sinks", "lse")
 _HALF = ("bfloat16", "float16")
 
 
-def _row(name: str, title: str, code: str, cost: str, **more: Any) -> Variant:
-    return Variant(
-        name=name, title=title, family="sparse", build=f"impls.sparse.{code}:build",
-        cost=f"impls.sparse.cost:{cost}", **more,
-    )  # fmt: skip
+def _row(name: str, title: str, operator: str = _OWN, **more: Any) -> Variant:
+    code = {"build": f"impls.sparse.{name}:build", "cost": "impls.cost:softmax"}
+    if operator != "softmax":
+        code["definition"] = f"impls.sparse.{name}:definition"
+        code["cost"] = f"impls.sparse.cost:{name}"
+    settings = {**code, **more}
+    return Variant(name=name, title=title, family="sparse", operator=operator, **settings)
 
 
 def _pattern(name: str, title: str, **more: Any) -> Variant:
     """A row with a fixed pattern of its own, on whole sequences of tokens that see each other."""
-    return _row(
-        name, title, name, name, operator=_OWN, definition=f"impls.sparse.{name}:definition",
-        masks=("none", "causal"), cross="decode", **more,
-    )  # fmt: skip
+    return _row(name, title, masks=("none", "causal"), cross="decode", **more)
 
 
 def _selecting(name: str, title: str, operator: str = _OWN, **more: Any) -> Variant:
     """A causal row that selects keys by what they hold."""
     more |= {"masks": ("causal",), "cross": "decode", "parts": ("selector", "attention")}
-    more |= {"operator": operator, "definition": f"impls.sparse.{name}:definition"}
-    return _row(name, title, name, name, **more)
+    return _row(name, title, operator, **more)
 
 
-def _flex(name: str, title: str, code: str, cost: str, **more: Any) -> Variant:
+def _flex(name: str, title: str, build: str, operator: str = "softmax", **more: Any) -> Variant:
     """A row of torch's compiled FlexAttention, which has no backward and no float64 on the CPU."""
     settings: dict[str, Any] = {
-        "origin": "torch", "dtypes": ("float32", *_HALF),
+        "origin": "torch", "dtypes": ("float32", *_HALF), "paper": "arXiv:2412.05496",
         "phases": {"cpu": NO_GRADIENT, "cuda": PHASES}, "requires": ("c++",),
-        "runs": dict.fromkeys(DEVICES, COMPILED), **more,
+        "runs": dict.fromkeys(DEVICES, COMPILED), "build": f"impls.sparse.{build}", **more,
     }  # fmt: skip
-    return Variant(
-        name=name, title=title, family="sparse", build=f"impls.sparse.{code}",
-        cost=f"impls.sparse.cost:{cost}", paper="arXiv:2412.05496", **settings,
-    )  # fmt: skip
+    return _row(name, title, operator, **settings)
 
 
 ROWS: list[Variant] = [
     _row(
-        "window.blocked", "a window, in blocks of queries against spans of keys", "window",
-        "window", operator="softmax", options={"block": 0}, tunes={"block": (16, 32, 64, 128, 256)},
-        paper="arXiv:2004.05150", parameters=_ALL,
+        "window.blocked", "a window, in blocks of queries against spans of keys", "softmax",
+        build="impls.sparse.window:build", options={"block": 0}, parameters=_ALL,
+        tunes={"block": (16, 32, 64, 128, 256)}, paper="arXiv:2004.05150",
         masks=(*(kind for kind in HIDING if kind not in ("none", "dense")), "alibi"),
     ),
     _pattern(
@@ -75,30 +70,29 @@ ROWS: list[Variant] = [
         options={"block": 64, "globals": 2, "random": 3, "seed": 0}, paper="arXiv:2007.14062",
     ),
     _flex(
-        "flex", "FlexAttention under any mask", "flex:build", "window", operator="softmax",
-        parameters=_ALL,
+        "flex", "FlexAttention under any mask", "flex:build", parameters=_ALL,
     ),
     _flex(
-        "flex.flash", "FlexAttention on FlashAttention-4's kernels", "flex:build_flash", "window",
-        operator="softmax", origin="torch, flash-attn-4", devices=("cuda",), dtypes=_HALF,
+        "flex.flash", "FlexAttention on FlashAttention-4's kernels", "flex:build_flash",
+        origin="torch, flash-attn-4", devices=("cuda",), dtypes=_HALF,
         phases=PHASES, head_dims=(8, 256),
         requires=("torch>=2.11", "flash-attn-4>=4.0.0b36", "sm>=90"),
         install="pip install 'flash-attn-4>=4.0.0b36'", runs={"cuda": COMPILED}, untried=True,
     ),
     _flex(
         "window.flex", "FlexAttention, its blocks fitted to a window", "flex:build_window",
-        "window", operator="softmax", options={"block": 0}, parameters=_ALL,
+        options={"block": 0}, parameters=_ALL,
         tunes={"block": (16, 32, 64, 128, 256, 512)},
         masks=tuple(kind for kind in MASK_KINDS if kind != "none"),
     ),
     _flex(
-        "blocksparse.flex", "FlexAttention on a layout of blocks", "blocksparse:build",
-        "blocksparse", operator=_OWN, definition="impls.sparse.blocksparse:definition",
+        "blocksparse.flex", "FlexAttention on a layout of blocks", "blocksparse:build", _OWN,
+        cost="impls.sparse.cost:blocksparse", definition="impls.sparse.blocksparse:definition",
         options={"layout": "", "block": 128},
     ),
     _row(
-        "topk", "the k largest scores of each row", "topk", "topk", operator=_OWN,
-        definition="impls.sparse.topk:definition", options={"k": 32}, paper="arXiv:2106.06899",
+        "topk", "the k largest scores of each row", options={"k": 32},
+        paper="arXiv:2106.06899",
     ),
     _selecting(
         "moba", "its own block, and those whose mean key a query likes (MoBA)",
@@ -113,13 +107,12 @@ ROWS: list[Variant] = [
         options={"top": 128}, paper="arXiv:2512.02556",
     ),
     _row(
-        "lsh", "queries and keys that hash alike (Reformer)", "lsh", "lsh", operator=_NEAR,
-        definition="impls.sparse.lsh:definition", masks=("none",), phases=_WHOLE, cross=False,
+        "lsh", "queries and keys that hash alike (Reformer)", _NEAR, masks=("none",),
+        phases=_WHOLE, cross=False,
         options={"rounds": 4, "bucket": 64, "seed": 0, "shared": False}, paper="arXiv:2001.04451",
     ),
     _row(
-        "routing", "clusters of queries and keys (Routing Transformer)", "routing", "routing",
-        operator=_NEAR, definition="impls.sparse.routing:definition", masks=("none",),
+        "routing", "clusters of queries and keys (Routing Transformer)", _NEAR, masks=("none",),
         phases=_WHOLE, options={"clusters": 0, "window": 0, "seed": 0}, paper="arXiv:2003.05997",
     ),
 ]  # fmt: skip

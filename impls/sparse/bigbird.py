@@ -21,21 +21,21 @@ memory n (3 + G + r) (B + d + e), linear.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from impls.heads import Define, grouped, ungrouped
 from impls.problem import Problem
 from impls.sparse.blocks import from_query_blocks, hide, masked, prescaled, query_blocks, slabs
-from impls.sparse.common import Noted, Pattern, decoder, need_one_sequence, softmax_on
+from impls.sparse.common import Noted, Pattern, decoder, defined_on, global_rows, need_one_sequence
 from impls.sparse.layouts import bigbird_layout, bigbird_sizes
-from impls.spec import Unsupported
+from impls.spec import Unsupported, at_least
 
 
 def build(problem: Problem, block: int, globals: int, random: int, seed: int) -> Noted:
     """Legend in :mod:`impls.heads`; t blocks of queries, y = K B gathered keys to each."""
-    if block < 1:
-        raise Unsupported(f"block={block} must be 1 or more")
+    at_least("block", block, 1)
     for name, value in (("globals", globals), ("random", random), ("seed", seed)):
         if value < 0:
             raise Unsupported(f"{name}={value} must be 0 or more")
@@ -58,10 +58,6 @@ def build(problem: Problem, block: int, globals: int, random: int, seed: int) ->
         scores_bctry = masked(q_bctrd @ gathered(k_bcxy, slab).mT, bias[slab], problem)
         return scores_bctry.softmax(-1) @ gathered(v_bcxy, slab)
 
-    def global_rows(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        scores_bcrm = grouped(q_bhnd[:, :, :apart], problem) @ k_bcmd.mT
-        return ungrouped(scores_bcrm.mul_(problem.scale).softmax(-1) @ v_bcme, problem)
-
     def block_rows(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         q_bctrd = query_blocks(prescaled(q_bhnd[:, :, apart:], problem), problem.group, size)
         k_bcxy, v_bcxy = (query_blocks(x, 1, size).flatten(3) for x in (k_bcmd, v_bcme))
@@ -71,8 +67,10 @@ def build(problem: Problem, block: int, globals: int, random: int, seed: int) ->
         ]
         return from_query_blocks(torch.cat(outs, 2), problem.group, n - apart)
 
+    top_rows = partial(global_rows, problem, apart)
+
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        parts = [global_rows] * (apart > 0) + [block_rows] * (apart < n)
+        parts = [top_rows] * (apart > 0) + [block_rows] * (apart < n)
         outs = [part(q_bhnd, k_bcmd, v_bcme) for part in parts]
         return outs[0] if len(outs) == 1 else torch.cat(outs, 2)
 
@@ -88,11 +86,6 @@ def _visible(problem: Problem, size: int, table: Tensor) -> Tensor:
         return visible
     row = torch.arange(len(table))[:, None] * size + inside
     return visible & (key.flatten(1)[:, None] <= row[:, :, None])
-
-
-def definition(problem: Problem, block: int, globals: int, random: int, seed: int) -> Define:
-    """The layout as a dense mask; the problem's mask makes it causal."""
-    return softmax_on(problem, pattern_of(problem, block, globals, random, seed))
 
 
 def pattern_of(problem: Problem, block: int, globals: int, random: int, seed: int) -> Pattern:
@@ -111,3 +104,6 @@ def pattern_of(problem: Problem, block: int, globals: int, random: int, seed: in
         return allowed.to(rows.device)[(rows // size)[:, None], key // size][None, None]
 
     return pattern
+
+
+definition = defined_on(pattern_of)

@@ -6,12 +6,14 @@ Legend in :mod:`impls.heads`; r some rows of queries.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from impls.heads import Attend, Define, grouped, to_query_heads, ungrouped
 from impls.problem import Problem
+from impls.score_mask import masked_softmax
 from impls.sparse.blocks import hide
 from impls.spec import Unsupported
 
@@ -28,6 +30,23 @@ def softmax_on(problem: Problem, pattern: Pattern) -> Define:
         return softmax_rows(problem, q_bhnd, k_bcmd, v_bcme, rows, pattern(rows + before))
 
     return define
+
+
+def defined_on(pattern_of: Callable[..., Pattern]) -> Callable[..., Define]:
+    """The ``definition`` of a variant whose pattern follows from the problem and its options."""
+
+    def definition(problem: Problem, **options: Any) -> Define:
+        return softmax_on(problem, pattern_of(problem, **options))
+
+    return definition
+
+
+def global_rows(
+    problem: Problem, count: int, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor
+) -> Tensor:
+    """The first rows, which see every key."""
+    scores_bcrm = grouped(q_bhnd[:, :, :count], problem) @ k_bcmd.mT
+    return ungrouped(scores_bcrm.mul_(problem.scale).softmax(-1) @ v_bcme, problem)
 
 
 def need_one_sequence(problem: Problem, name: str) -> None:
@@ -73,16 +92,9 @@ def decoder(problem: Problem, pattern: Pattern) -> Noted:
 def softmax_rows(problem: Problem, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor,
                  chosen_bhrm: Tensor) -> Tensor:  # fmt: skip
     """The output of some rows; zeros where a row may see nothing."""
-    picked = rows.cpu().numpy()
-    visible = torch.from_numpy(problem.mask.visible(problem.shape, picked)).to(q_bhnd.device)
-    visible = visible & chosen_bhrm
     scores = (q_bhnd[:, :, rows] @ to_query_heads(k_bcmd, problem).mT) * problem.scale
-    if (added := problem.mask.bias(problem.shape, picked)) is not None:
-        finite = torch.from_numpy(added).nan_to_num(neginf=0.0)  # hidden below, gradients too
-        scores = scores + finite.to(q_bhnd.device, q_bhnd.dtype)
-    blind = ~visible.any(-1, keepdim=True)
-    weights = scores.masked_fill(~(visible | blind), -torch.inf).softmax(-1)
-    return (weights @ to_query_heads(v_bcme, problem)).masked_fill(blind, 0.0)
+    weights = masked_softmax(scores, problem, rows, chosen_bhrm)
+    return weights @ to_query_heads(v_bcme, problem)
 
 
 class Noted:

@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     Sees = Callable[[int, NDArray[np.int64]], NDArray[np.bool_]]
     """Which of the keys the row at a place sees."""
 
-__all__ = [
-    "bigbird", "blocksparse", "dilated", "dsa", "fixed", "longformer", "lsh", "moba", "nsa",
-    "routing", "strided", "topk", "window",
-]  # fmt: skip
-
 
 def on_pairs(problem: Problem, pairs: int, read: int | None = None) -> Cost:
     """Softmax attention on so many pairs of each head; ``read`` keys of each, or all in sight."""
@@ -33,11 +28,6 @@ def on_pairs(problem: Problem, pairs: int, read: int | None = None) -> Cost:
     keys = None if read is None else read * problem.batch * problem.kv_heads
     moved = end_bytes(problem, keys, keys)
     return Cost(by_phase(problem, product_pair * problem.batch * problem.heads), moved)
-
-
-def window(problem: Problem, block: int = 0) -> Cost:
-    """The pairs of the problem's mask, whatever the block."""
-    return softmax(problem)
 
 
 def root(n: int) -> int:
@@ -298,7 +288,7 @@ def blocksparse(problem: Problem, layout: str, block: int) -> Cost:
     try:
         table = block_layout(problem, layout, size)
     except Unsupported:  # said by build; here only that there is no more work than without it
-        return window(problem)
+        return softmax(problem)
     decodes = problem.phase == "decode"
     by_pair = decodes or any(p.file for p in problem.mask.parts)
     key = np.arange(problem.kv_len)

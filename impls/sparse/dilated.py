@@ -19,19 +19,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from impls.heads import Define
 from impls.problem import Problem
 from impls.sparse.band import Band
-from impls.sparse.common import Noted, Pattern, decoder, need_one_sequence, softmax_on
-from impls.spec import Unsupported
+from impls.sparse.common import Noted, Pattern, decoder, defined_on, need_one_sequence
+from impls.spec import at_least
 
 
 def build(problem: Problem, dilation: int, width: int) -> Noted:
     """Legend in :mod:`impls.heads`; p phases of u tokens each, the last ones padded."""
-    if dilation < 1:
-        raise Unsupported(f"dilation={dilation} must be 1 or more")
-    if width < 0:
-        raise Unsupported(f"width={width} must be 0 (a row sees itself alone) or more")
+    at_least("dilation", dilation, 1)
+    at_least("width", width, 0, "(a row sees itself alone)")
     need_one_sequence(problem, "dilated")
     if problem.phase == "decode":
         return decoder(problem, pattern_of(problem, dilation, width))
@@ -66,11 +63,6 @@ def build(problem: Problem, dilation: int, width: int) -> Noted:
     return Noted(attend, f"{phases} phases, of at most {each} token{plural}: {some}")
 
 
-def definition(problem: Problem, dilation: int, width: int) -> Define:
-    """The pattern as a dense mask."""
-    return softmax_on(problem, pattern_of(problem, dilation, width))
-
-
 def pattern_of(problem: Problem, dilation: int, width: int) -> Pattern:
     """The sets above, over the whole sequence."""
 
@@ -79,3 +71,6 @@ def pattern_of(problem: Problem, dilation: int, width: int) -> Pattern:
         return ((away % max(dilation, 1) == 0) & (away <= width * dilation))[None, None]
 
     return pattern
+
+
+definition = defined_on(pattern_of)

@@ -21,6 +21,7 @@ and the keys and values that a block of rows gathers.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -38,8 +39,10 @@ each block makes gradients for all of them."""
 class Dsa(Selecting):
     """Legend in :mod:`impls.sparse.selected`; y heads of the indexer."""
 
+    name = "dsa"
+
     def __init__(self, problem: Problem, top: int) -> None:
-        super().__init__(problem, "dsa", 1, top)
+        super().__init__(problem, 1, top)
 
     def scores(self, q_bhnd: Tensor, k_bcmd: Tensor, **more: Tensor) -> Iterator[Tensor]:
         """The indexer's, for all heads."""
@@ -79,11 +82,6 @@ def _gathered(q_bhrd: Tensor, k_xd: Tensor, v_xe: Tensor, at_bcrt: Tensor, no: T
     return (weights @ F.embedding(at_bcrt, v_xe)).transpose(2, 3).flatten(1, 2)
 
 
-def build(problem: Problem, top: int) -> Dsa:
-    """Refuses what is not one sequence, and fewer keys than one."""
-    return Dsa(problem, top)
-
-
 class Definition(Defined):
     """The indexer head by head."""
 
@@ -98,6 +96,4 @@ class Definition(Defined):
         return total.masked_fill(later, -torch.inf)[:, None]
 
 
-def definition(problem: Problem, top: int) -> Definition:
-    """The plain form."""
-    return Definition(problem, 1, top)
+build, definition = Dsa, partial(Definition, block=1)

@@ -20,20 +20,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from impls.heads import Define
 from impls.problem import Problem
 from impls.sparse.blocks import from_query_blocks, hide, masked, prescaled, query_blocks, slabs
-from impls.sparse.common import Noted, Pattern, decoder, need_one_sequence, softmax_on
+from impls.sparse.common import Noted, Pattern, decoder, defined_on, need_one_sequence
 from impls.sparse.cost import stride_of
-from impls.spec import Unsupported
+from impls.spec import at_least
 
 
 def build(problem: Problem, stride: int, summary: int) -> Noted:
     """Legend in :mod:`impls.heads`; t blocks of s tokens, x = t c summary keys."""
-    if stride < 0:
-        raise Unsupported(f"stride={stride} must be 0 (about the root of summary n) or more")
-    if summary < 0:
-        raise Unsupported(f"summary={summary} must be 0 (no summary columns) or more")
+    at_least("stride", stride, 0, "(about the root of summary n)")
+    at_least("summary", summary, 0, "(no summary columns)")
     need_one_sequence(problem, "fixed")
     if problem.phase == "decode":
         return decoder(problem, pattern_of(problem, stride, summary))
@@ -80,11 +77,6 @@ def _visible(problem: Problem, step: int, last: int) -> Tensor:
     return torch.cat([own, far.expand(-1, step, -1)], -1) | (row >= n)
 
 
-def definition(problem: Problem, stride: int, summary: int) -> Define:
-    """The pattern as a dense mask; the problem's mask makes it causal."""
-    return softmax_on(problem, pattern_of(problem, stride, summary))
-
-
 def pattern_of(problem: Problem, stride: int, summary: int) -> Pattern:
     """The sets above, over the whole sequence."""
     step = stride_of(problem, stride, summary)
@@ -94,3 +86,6 @@ def pattern_of(problem: Problem, stride: int, summary: int) -> Pattern:
         return ((row // step == key // step) | (key % step >= step - summary))[None, None]
 
     return pattern
+
+
+definition = defined_on(pattern_of)

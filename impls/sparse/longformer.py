@@ -16,22 +16,21 @@ Cost: 2 n (2 W + 1 + 2 G) (d + e) FLOPs a head; memory n (2 W + G + a block), li
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from impls.heads import Define, grouped, ungrouped
 from impls.problem import Problem
 from impls.sparse.band import Band
-from impls.sparse.common import Noted, Pattern, decoder, need_one_sequence, softmax_on
-from impls.spec import Unsupported
+from impls.sparse.common import Noted, Pattern, decoder, defined_on, global_rows, need_one_sequence
+from impls.spec import at_least
 
 
 def build(problem: Problem, window: int, globals: int) -> Noted:
     """Legend in :mod:`impls.heads`; the band's rows are those after the global ones."""
-    if window < 0:
-        raise Unsupported(f"window={window} must be 0 (a row sees itself alone) or more")
-    if globals < 0:
-        raise Unsupported(f"globals={globals} must be 0 (no global token) or more")
+    at_least("window", window, 0, "(a row sees itself alone)")
+    at_least("globals", globals, 0, "(no global token)")
     need_one_sequence(problem, "longformer")
     if problem.phase == "decode":
         return decoder(problem, pattern_of(problem, window, globals))
@@ -47,25 +46,18 @@ def build(problem: Problem, window: int, globals: int) -> Noted:
         band = Band(problem, first[None, None], past[None, None], offset=apart,
                     extra_past=extra_past)  # fmt: skip
 
-    def global_rows(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        scores_bcrm = grouped(q_bhnd[:, :, :apart], problem) @ k_bcmd.mT
-        return ungrouped(scores_bcrm.mul_(problem.scale).softmax(-1) @ v_bcme, problem)
+    top_rows = partial(global_rows, problem, apart)
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         if band is None:
-            return global_rows(q_bhnd, k_bcmd, v_bcme)
+            return top_rows(q_bhnd, k_bcmd, v_bcme)
         if not apart:
             return band(q_bhnd, k_bcmd, v_bcme)
         rest = band(q_bhnd[:, :, apart:], k_bcmd, v_bcme)
-        return torch.cat([global_rows(q_bhnd, k_bcmd, v_bcme), rest], 2)
+        return torch.cat([top_rows(q_bhnd, k_bcmd, v_bcme), rest], 2)
 
     some = "every pair meets" if band is None else band.note()
     return Noted(attend, f"{top} global tokens of {n}: {some}")
-
-
-def definition(problem: Problem, window: int, globals: int) -> Define:
-    """The pattern as a dense mask; the problem's mask makes it causal."""
-    return softmax_on(problem, pattern_of(problem, window, globals))
 
 
 def pattern_of(problem: Problem, window: int, globals: int) -> Pattern:
@@ -76,3 +68,6 @@ def pattern_of(problem: Problem, window: int, globals: int) -> Pattern:
         return (((row - key).abs() <= window) | (key < globals) | (row < globals))[None, None]
 
     return pattern
+
+
+definition = defined_on(pattern_of)

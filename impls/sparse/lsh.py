@@ -39,10 +39,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, pad
 
-from impls.heads import Define, to_query_heads
+from impls.heads import Define, to_query_heads, wide
 from impls.problem import Problem
 from impls.sparse.cost import hash_widths
-from impls.spec import Unsupported
+from impls.spec import Unsupported, at_least
 
 MOST_ROUNDS = 64
 """Each round adds a rounding to the sums."""
@@ -86,14 +86,13 @@ class Places(NamedTuple):
     """For each query row [b h n], its slot among [b, c, chunks, g, bucket]."""
 
 
-class Plan:
-    """The extents, and the slots of each round. Legend in :mod:`impls.heads`; s slots of keys."""
+class Lsh:
+    """Attention in sorted chunks. Legend in :mod:`impls.heads`; s slots of keys."""
 
     def __init__(self, problem: Problem, rounds: int, bucket: int, seed: int, shared: bool) -> None:
         if not 1 <= rounds <= MOST_ROUNDS:
             raise Unsupported(f"rounds={rounds} must be 1 to {MOST_ROUNDS}")
-        if bucket < 1:
-            raise Unsupported(f"bucket={bucket} must be 1 or more")
+        at_least("bucket", bucket, 1)
         self.problem, self.shared, self.wanted = problem, shared, bucket
         self.length = min(bucket, problem.kv_len)
         self.chunks = -(-problem.kv_len // self.length)
@@ -102,6 +101,20 @@ class Plan:
         self.group = problem.heads // self.heads
         self.widths = hash_widths(problem.kv_len, bucket)
         self.rotations = rotations(problem, rounds, bucket, seed)
+
+    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        """One call."""
+        keys = normalize(q_bhnd, dim=-1) if self.shared else k_bcmd
+        inputs = q_bhnd, keys, v_bcme, self
+        out: Tensor = Attention.apply(*inputs)  # type: ignore[no-untyped-call]
+        return out
+
+    def note(self) -> str:
+        """The cut of the tokens."""
+        all_ = " (all there are)" if self.wanted >= self.problem.kv_len else ""
+        hashed_to = " x ".join(str(width) for width in self.widths)
+        cut = f"{self.chunks} chunks of {self.length} tokens{all_}, {hashed_to} buckets hashed to"
+        return f"{cut}; {UNRELATED}" if self.shared else cut
 
     def places(self, q_bhnd: Tensor, k_bcmd: Tensor, rotation: Tensor) -> Places:
         """Sorts by hash and cuts into chunks."""
@@ -132,7 +145,7 @@ class Plan:
 
     def scores(self, q_bcurd: Tensor, k_bcusd: Tensor) -> Tensor:
         """Scaled scores in the wide dtype, -inf where a slot is empty or is the query itself."""
-        scores = (q_bcurd @ k_bcusd.mT).to(_wide(q_bcurd)).mul_(self.problem.scale)
+        scores = (q_bcurd @ k_bcusd.mT).to(wide(self.problem)).mul_(self.problem.scale)
         if self.short:
             scores[:, :, -1, :, self.length - self.short : self.length] = -torch.inf
             if self.chunks > 1:
@@ -151,16 +164,16 @@ class Attention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Lsh) -> Tensor:
         """The rounds are added as they come, as blocks of one softmax would be."""
-        wide, rounds = _wide(q), [plan.places(q, k, r) for r in plan.rotations]
-        out, total, top = torch.zeros((), dtype=wide, device=q.device), None, None
+        dtype, rounds = wide(plan.problem), [plan.places(q, k, r) for r in plan.rotations]
+        out, total, top = torch.zeros((), dtype=dtype, device=q.device), None, None
         for at in rounds:
             weights = plan.scores(plan.tiles(q, at.queries), plan.tiles(k, at.keys))
             most = weights.amax(-1, keepdim=True)
             added = weights.sub_(most).exp_().sum(-1, keepdim=True)
             part = weights.div_(added).to(q.dtype) @ plan.tiles(v, at.values)
-            part = part.view(-1, v.shape[-1]).index_select(0, at.back).to(wide)
+            part = part.view(-1, v.shape[-1]).index_select(0, at.back).to(dtype)
             most, added = (x.view(-1, 1)[at.back] for x in (most, added))
             if total is None or top is None:
                 out, total, top = part, added, most
@@ -176,10 +189,10 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *above: Tensor) -> Any:
         """First what each row gets in all rounds, then what goes to each score."""
-        plan: Plan = ctx.plan
+        plan: Lsh = ctx.plan
         q, k, v, total, top = ctx.saved_tensors
-        dout, wide = above[0].contiguous(), total.dtype
-        dq, dk, dv = (torch.zeros_like(x, dtype=wide).flatten(0, 2) for x in (q, k, v))
+        dout, dtype = above[0].contiguous(), total.dtype
+        dq, dk, dv = (torch.zeros_like(x, dtype=dtype).flatten(0, 2) for x in (q, k, v))
         mean, steps = torch.zeros_like(total), []
         for at in ctx.rounds:
             weights = plan.scores(plan.tiles(q, at.queries), plan.tiles(k, at.keys))
@@ -189,48 +202,20 @@ class Attention(torch.autograd.Function):
             if plan.short:  # rows that stand in no one's place
                 weights.unflatten(3, (plan.group, plan.length))[:, :, -1, :, -plan.short :] = 0.0
             douts = plan.tiles(dout, at.queries)
-            dv.index_add_(0, at.values, (weights.to(v.dtype).mT @ douts).to(wide).flatten(0, 3))
-            ds = (douts @ plan.tiles(v, at.values).mT).to(wide)
+            dv.index_add_(0, at.values, (weights.to(v.dtype).mT @ douts).to(dtype).flatten(0, 3))
+            ds = (douts @ plan.tiles(v, at.values).mT).to(dtype)
             mean += (weights * ds).sum(-1).view(-1, 1)[at.back]
             steps.append((weights, ds))
         for at, (weights, ds) in zip(ctx.rounds, steps, strict=True):
             ds = ds.sub_(mean[at.queries].view(*ds.shape[:-1], 1)).mul_(weights)
             ds = ds.mul_(plan.problem.scale).to(q.dtype)
-            dq.index_add_(0, at.queries, (ds @ plan.tiles(k, at.keys)).to(wide).flatten(0, 3))
-            dk.index_add_(0, at.keys, (ds.mT @ plan.tiles(q, at.queries)).to(wide).flatten(0, 3))
+            dq.index_add_(0, at.queries, (ds @ plan.tiles(k, at.keys)).to(dtype).flatten(0, 3))
+            dk.index_add_(0, at.keys, (ds.mT @ plan.tiles(q, at.queries)).to(dtype).flatten(0, 3))
         gradients = ((dq, q), (dk, k), (dv, v))
         return (*(x.to(like.dtype).view(like.shape) for x, like in gradients), None)
 
 
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
-class Lsh:
-    """Attention in sorted chunks."""
-
-    def __init__(self, problem: Problem, rounds: int, bucket: int, seed: int, shared: bool) -> None:
-        self._plan = Plan(problem, rounds, bucket, seed, shared)
-
-    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        """One call."""
-        keys = normalize(q_bhnd, dim=-1) if self._plan.shared else k_bcmd
-        inputs = q_bhnd, keys, v_bcme, self._plan
-        out: Tensor = Attention.apply(*inputs)  # type: ignore[no-untyped-call]
-        return out
-
-    def note(self) -> str:
-        """The cut of the tokens."""
-        plan = self._plan
-        all_ = " (all there are)" if plan.wanted >= plan.problem.kv_len else ""
-        hashed_to = " x ".join(str(width) for width in plan.widths)
-        cut = f"{plan.chunks} chunks of {plan.length} tokens{all_}, {hashed_to} buckets hashed to"
-        return f"{cut}; {UNRELATED}" if plan.shared else cut
-
-
-def build(problem: Problem, rounds: int, bucket: int, seed: int, shared: bool) -> Lsh:
-    """Legend in :mod:`impls.heads`."""
-    return Lsh(problem, rounds, bucket, seed, shared)
+build = Lsh
 
 
 def definition(problem: Problem, rounds: int, bucket: int, seed: int, shared: bool) -> Define:

@@ -25,15 +25,13 @@ import torch
 from torch import Tensor
 
 from impls.heads import to_query_heads, widened
-from impls.problem import Problem
 from impls.sparse.selected import Defined, Selecting, attend_blocks, block_means
 
 
 class Moba(Selecting):
     """Legend in :mod:`impls.sparse.selected`."""
 
-    def __init__(self, problem: Problem, block: int, top: int) -> None:
-        super().__init__(problem, "moba", block, top)
+    name = "moba"
 
     def scores(self, q_bhnd: Tensor, k_bcmd: Tensor, **more: Tensor) -> Iterator[Tensor]:
         """Each query with the means of the blocks before its own."""
@@ -53,11 +51,6 @@ class Moba(Selecting):
         return out.to(v_bcme.dtype)
 
 
-def build(problem: Problem, block: int, top: int) -> Moba:
-    """Refuses what is not one sequence, and options below 1."""
-    return Moba(problem, block, top)
-
-
 class Definition(Defined):
     """Each query with the mean of every block."""
 
@@ -69,6 +62,4 @@ class Definition(Defined):
         return scores.masked_fill(item == own, torch.inf).masked_fill(item > own, -torch.inf)
 
 
-def definition(problem: Problem, block: int, top: int) -> Definition:
-    """The plain form."""
-    return Definition(problem, block, top)
+build, definition = Moba, Definition

@@ -42,15 +42,15 @@ from impls.sparse.selected import (
 )
 from impls.spec import Unsupported
 
-ALWAYS = 3
-"""The first block, the query's own and the one before it."""
-
 
 class Nsa(Selecting):
     """Legend in :mod:`impls.sparse.selected`."""
 
+    name = "nsa"
+    least = 3  # the first block, the query's own and the one before it
+
     def __init__(self, problem: Problem, block: int, top: int, window: int) -> None:
-        super().__init__(problem, "nsa", block, top, ALWAYS)
+        super().__init__(problem, block, top)
         if window < 1:
             raise Unsupported(
                 f"window={window} must be 1 or more: the last keys, a query's own too"
@@ -105,11 +105,6 @@ class Nsa(Selecting):
         return f"{super().note()}; {self.band.note()}"
 
 
-def build(problem: Problem, block: int, top: int, window: int) -> Nsa:
-    """Refuses what is not one sequence, and options that leave out what is always taken."""
-    return Nsa(problem, block, top, window)
-
-
 class Definition(Defined):
     """Three whole matrices of weights."""
 
@@ -147,6 +142,4 @@ class Definition(Defined):
         return g_cmp * compressed + g_slc * selected + g_swa * window
 
 
-def definition(problem: Problem, block: int, top: int, window: int) -> Definition:
-    """The plain form."""
-    return Definition(problem, block, top, window)
+build, definition = Nsa, Definition

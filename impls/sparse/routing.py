@@ -95,9 +95,7 @@ class Routing:
         )
 
 
-def build(problem: Problem, clusters: int, window: int, seed: int) -> Routing:
-    """Draws the centroids."""
-    return Routing(problem, clusters, window, seed)
+build = Routing
 
 
 def definition(problem: Problem, clusters: int, window: int, seed: int) -> Define:

@@ -44,15 +44,21 @@ class Selecting:
     further inputs come by name.
     """
 
-    def __init__(self, problem: Problem, name: str, block: int, count: int, least: int = 1) -> None:
-        need_one_sequence(problem, name)
+    name = ""
+    least = 1
+    """The fewest that a query can select."""
+
+    def __init__(self, problem: Problem, block: int, top: int) -> None:
+        need_one_sequence(problem, self.name)
         if block < 1:
             raise Unsupported(f"block={block} must be 1 or more: the keys of a block")
-        if count < least:
-            raise Unsupported(f"top={count} must be {least} or more: what {name} always takes")
+        if top < self.least:
+            raise Unsupported(
+                f"top={top} must be {self.least} or more: what {self.name} always takes"
+            )
         self.problem, self.block = problem, block
         self.items = -(-problem.kv_len // block)
-        self.count = min(count, self.items)
+        self.count = min(top, self.items)
         self.before = problem.kv_len - problem.q_len
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, **more: Tensor) -> Tensor:
@@ -233,10 +239,10 @@ class Defined:
     Without ``picks`` it selects by its own scores in the dtype of the problem.
     """
 
-    def __init__(self, problem: Problem, block: int, count: int) -> None:
+    def __init__(self, problem: Problem, block: int, top: int) -> None:
         self.problem, self.block = problem, max(block, 1)
         self.items = -(-problem.kv_len // self.block)
-        self.count = min(max(count, 1), self.items)
+        self.count = min(max(top, 1), self.items)
 
     def scores(self, q_bhnd: Tensor, k_bcmd: Tensor, rows: Tensor, **more: Tensor) -> Tensor:
         """Scores of all items for some rows, [b, x, r, u]: inf for what is always selected, -inf

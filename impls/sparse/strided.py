@@ -21,7 +21,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from impls.heads import Define
 from impls.problem import Problem
 from impls.sparse.blocks import (
     columns,
@@ -33,9 +32,9 @@ from impls.sparse.blocks import (
     slabs,
     spans,
 )
-from impls.sparse.common import Noted, Pattern, decoder, need_one_sequence, softmax_on
+from impls.sparse.common import Noted, Pattern, decoder, defined_on, need_one_sequence
 from impls.sparse.cost import stride_of
-from impls.spec import Unsupported
+from impls.spec import at_least
 
 LINES = 16
 """Lines to be done at a time, at the least: a column's keys are read anew each time."""
@@ -43,8 +42,7 @@ LINES = 16
 
 def build(problem: Problem, stride: int) -> Noted:
     """Legend in :mod:`impls.heads`; t lines of s tokens, x = t columns' keys, y near keys."""
-    if stride < 0:
-        raise Unsupported(f"stride={stride} must be 0 (about the root of the length) or more")
+    at_least("stride", stride, 0, "(about the root of the length)")
     need_one_sequence(problem, "strided")
     if problem.phase == "decode":
         return decoder(problem, pattern_of(problem, stride))
@@ -100,11 +98,6 @@ def _visible(problem: Problem, step: int, lines: int) -> Tensor:
     return torch.cat([near, far], -1) | (row >= problem.q_len)
 
 
-def definition(problem: Problem, stride: int) -> Define:
-    """The pattern as a dense mask; the problem's mask makes it causal."""
-    return softmax_on(problem, pattern_of(problem, stride))
-
-
 def pattern_of(problem: Problem, stride: int) -> Pattern:
     """The sets above, over the whole sequence."""
     step = stride_of(problem, stride)
@@ -114,3 +107,6 @@ def pattern_of(problem: Problem, stride: int) -> Pattern:
         return ((away.abs() < step) | (away % step == 0))[None, None]
 
     return pattern
+
+
+definition = defined_on(pattern_of)

@@ -25,9 +25,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag, pad
 
-from impls.heads import Attend, Define, grouped, to_query_heads
+from impls.heads import grouped, to_query_heads, widened
 from impls.masks import alibi_slopes
 from impls.problem import Problem
+from impls.score_mask import added_to, visible_pairs
 from impls.sparse.picks import largest
 from impls.sparse.selected import Defined
 from impls.spec import Unsupported
@@ -73,7 +74,7 @@ class Selector:
                 limits = [x[:, None, :, None].to(problem.device) for x in (low, high)]
             self.blocks.append(Block(rows, keys, *limits))
 
-    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+    def chosen(self, q_bhnd: Tensor, k_bcmd: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         """The scores and the places of the chosen keys of a block: [b, h, r, t] each.
 
         A row that has fewer keys in sight fills up with scores of -inf.
@@ -89,10 +90,15 @@ class Selector:
         where = pad(where + block.keys.start, (0, short))
         return pad(best, (0, short), value=-torch.inf), where
 
-    def picks(self, q_bhnd: Tensor, k_bcmd: Tensor) -> Tensor:
-        """The places of all rows, -1 where a row has fewer keys in sight."""
-        every = [self(q_bhnd, k_bcmd, block) for block in self.blocks]
+    def all_chosen(self, q_bhnd: Tensor, k_bcmd: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of all rows."""
+        every = [self.chosen(q_bhnd, k_bcmd, block) for block in self.blocks]
         values, places = (torch.cat(parts, 2) for parts in zip(*every, strict=True))
+        return values, places
+
+    def select(self, q_bhnd: Tensor, k_bcmd: Tensor) -> Tensor:
+        """The picks of all rows, [b, h, n, t]: -1 where a row has fewer keys in sight."""
+        values, places = self.all_chosen(q_bhnd, k_bcmd)
         return places.masked_fill(values == -torch.inf, -1)
 
     def _mask_(self, scores_bhrm: Tensor, block: Block) -> None:
@@ -138,35 +144,25 @@ class Scores(torch.autograd.Function):
         """The scores as they are."""
         ctx.save_for_backward(q_bhnd, k_bcmd, places)
         ctx.scale, ctx.group = scale, group
-        return scores.to(_wide(scores), copy=True)
+        return scores.to(torch.promote_types(scores.dtype, torch.float32), copy=True)
 
     @staticmethod
     def backward(ctx: Any, *above: Tensor) -> Any:
         """dq = ds k and dk = ds^T q: one sparse product, and its own backward."""
         q_bhnd, k_bcmd, places = ctx.saved_tensors
-        wide = _wide(q_bhnd)
         with torch.enable_grad():
-            table = k_bcmd.detach().to(wide).requires_grad_()
-            dq_bhnd = weigh(above[0].to(wide) * ctx.scale, places, table, ctx.group)
-        (dk_bcmd,) = torch.autograd.grad(dq_bhnd, table, q_bhnd.to(wide))
+            table = widened(k_bcmd.detach()).requires_grad_()
+            dq_bhnd = weigh(above[0] * ctx.scale, places, table, ctx.group)
+        (dk_bcmd,) = torch.autograd.grad(dq_bhnd, table, widened(q_bhnd))
         return dq_bhnd.detach().to(q_bhnd.dtype), dk_bcmd.to(k_bcmd.dtype), None, None, None, None
 
 
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
-class TopK:
+class TopK(Selector):
     """Attention over the k largest scores of each row."""
-
-    def __init__(self, problem: Problem, k: int) -> None:
-        self._problem, self._select = problem, Selector(problem, k)
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         """One call."""
-        problem, select = self._problem, self._select
-        picked = [select(q_bhnd, k_bcmd, block) for block in select.blocks]
-        values, places = (torch.cat(parts, 2) for parts in zip(*picked, strict=True))
+        problem, (values, places) = self.problem, self.all_chosen(q_bhnd, k_bcmd)
         inputs = q_bhnd, k_bcmd, places, values, problem.scale, problem.group
         scores: Tensor = Scores.apply(*inputs)  # type: ignore[no-untyped-call]
         blind = values.amax(-1, keepdim=True) == -torch.inf
@@ -174,19 +170,10 @@ class TopK:
         out = weigh(weights, places, v_bcme.to(weights.dtype), problem.group)
         return out.to(v_bcme.dtype)
 
-    def select(self, q_bhnd: Tensor, k_bcmd: Tensor) -> Tensor:
-        """The picks of all rows: [b, h, n, t]."""
-        return self._select.picks(q_bhnd, k_bcmd)
-
     def note(self) -> str:
         """The number of keys that a row attends."""
-        all_ = " (all there are)" if self._select.wanted >= self._problem.kv_len else ""
-        return f"{self._select.count} of {self._problem.kv_len} keys a row{all_}"
-
-
-def build(problem: Problem, k: int) -> Attend:
-    """Legend in :mod:`impls.heads`."""
-    return TopK(problem, k)
+        all_ = " (all there are)" if self.wanted >= self.problem.kv_len else ""
+        return f"{self.count} of {self.problem.kv_len} keys a row{all_}"
 
 
 class Definition(Defined):
@@ -194,25 +181,19 @@ class Definition(Defined):
 
     def __init__(self, problem: Problem, k: int) -> None:
         super().__init__(problem, 1, k)
-        self.select = Selector(problem, self.count)
+        self.selector = Selector(problem, self.count)
 
     def scores(self, q_bhnd: Tensor, k_bcmd: Tensor, rows: Tensor, **more: Tensor) -> Tensor:
         """The scores of some rows, -inf where the mask hides a key: [b, h, r, m]."""
-        mask, shape, picked = self.problem.mask, self.problem.shape, rows.cpu().numpy()
         scores = (q_bhnd[:, :, rows] @ to_query_heads(k_bcmd, self.problem).mT) * self.problem.scale
-        if (added := mask.bias(shape, picked)) is not None:
-            table = torch.from_numpy(added).nan_to_num(neginf=0.0)  # hidden below
-            scores = scores + table.to(scores.device, scores.dtype)
-        visible = torch.from_numpy(mask.visible(shape, picked).copy()).to(scores.device)
-        return scores.masked_fill(~visible, -torch.inf)
+        scores = added_to(scores, self.problem, rows)
+        return scores.masked_fill(~visible_pairs(self.problem, rows), -torch.inf)
 
     def picks(self, q_bhnd: Tensor, k_bcmd: Tensor, rows: Tensor, **more: Tensor) -> Tensor:
         """Those of the selector."""
         own = getattr(torch, self.problem.dtype)
         q, k = (x.detach().to(own).contiguous() for x in (q_bhnd, k_bcmd))
-        return self.select.picks(q, k)[:, :, rows]
+        return self.selector.select(q, k)[:, :, rows]
 
 
-def definition(problem: Problem, k: int) -> Define:
-    """The plain form."""
-    return Definition(problem, k)
+build, definition = TopK, Definition

@@ -14,48 +14,24 @@ memory the same, backward too. Without gradients the scores of a few blocks exis
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor
 
 from impls.masks import alibi_slopes
 from impls.problem import Problem
 from impls.sparse.band import Band
-from impls.spec import Unsupported
+from impls.spec import Unsupported, at_least
 
 
-class Windowed:
-    """The attend of a window. Legend in :mod:`impls.heads`."""
-
-    def __init__(self, problem: Problem, block: int) -> None:
-        first, past = (
-            torch.from_numpy(x.copy())[:, None] for x in problem.mask.spans(problem.shape)
-        )
-        slopes = None
-        if "alibi" in problem.mask.kinds:
-            slopes = torch.from_numpy(alibi_slopes(problem.heads))
-        offset = 0 if problem.mask.upper_left else problem.kv_len - problem.q_len
-        self.band = Band(problem, first, past, offset=offset, block=block, slopes_h=slopes)
-
-    def __call__(
-        self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None = None
-    ) -> Any:
-        """The output, [b, h, n, e]; (out, lse) where the problem asks for it."""
-        return self.band(q_bhnd, k_bcmd, v_bcme, sinks)
-
-    def note(self) -> str:
-        """The cut of the rows."""
-        return self.band.note()
-
-
-def build(problem: Problem, block: int) -> Windowed:
+def build(problem: Problem, block: int) -> Band:
     """Refuses a mask without a window: there would be no span to speak of."""
-    if block < 0:
-        raise Unsupported(f"block={block} must be 0 (chosen from the window) or more")
+    at_least("block", block, 0, "(chosen from the window)")
     if "window" not in problem.mask.kinds:
         raise Unsupported(
             f"window.blocked needs a window in the mask, such as window:128,128 or "
             f"causal+window:128,0; the mask is {problem.mask}"
         )
-    return Windowed(problem, block)
+    first, past = (torch.from_numpy(x.copy())[:, None] for x in problem.mask.spans(problem.shape))
+    alibi = "alibi" in problem.mask.kinds
+    slopes = torch.from_numpy(alibi_slopes(problem.heads)) if alibi else None
+    offset = 0 if problem.mask.upper_left else problem.kv_len - problem.q_len
+    return Band(problem, first, past, offset=offset, block=block, slopes_h=slopes)

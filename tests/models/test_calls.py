@@ -82,18 +82,6 @@ def test_no_call_is_lost_however_they_are_gathered(calls):
     assert len(once.sites()) <= max(FEW, 14)
 
 
-def test_a_file_of_an_earlier_version_had_the_scale_beside_the_problem(tmp_path):
-    old, note = SOME.facts(), "its scores are scaled by 0.05, and not as the problem's"
-    usual, own = ({**old["sites"][0], "scale": scale} for scale in (CAUSAL.scale, 0.05))
-    own |= {"note": f"as it is; {note}", "call": {**FORM, "scale": 0.05}}
-    file = tmp_path / "calls.json"
-    file.write_text(json.dumps({**old, "sites": [usual, own, old["sites"][1]]}))
-    first, second, third = SeenCalls.read(file).sites
-    assert (first, third) == (*SOME.sites,)
-    assert second.problem == CAUSAL.with_(scale=0.05) and second.note == "as it is"
-    assert second.call.enable_gqa and str(second.problem).endswith("train scale 0.05")
-
-
 def test_calls_that_set_something_else_are_never_one():
     some = [{}, {"scale": 0.5}, {"softcap": 5.0}, {"softcap": 6.0}, {"sinks": True}]
     gathered = Gathered().add_all(site(CAUSAL.with_(**each)) for each in some * 2)

@@ -80,11 +80,8 @@ class Site(msgspec.Struct, frozen=True):
         fields = {name: values["problem"][name] for name in plain(Problem())}
         set_ones = PARAMETERS.keys() & values["problem"].keys()
         fields |= {name: values["problem"][name] for name in set_ones}
-        if values.get("scale"):  # an earlier version had it beside the problem
-            fields.setdefault("scale", values["scale"])
-            values = {**values, "note": _without_scale(values.get("note", ""))}
         site = convert({**values, "problem": fields}, cls)
-        if site.calls < 1 and not site.via.endswith("compiled"):  # of an earlier version
+        if site.calls < 1 and not site.via.endswith("compiled"):
             raise ValueError(f"calls of {site.site} is {site.calls}")
         return site
 
@@ -97,11 +94,6 @@ class Site(msgspec.Struct, frozen=True):
             backward_s=self.backward_s + other.backward_s,
             new_masks=self.new_masks + other.new_masks,
         )
-
-
-def _without_scale(note: str) -> str:
-    """A note of an earlier version, less what it says of a scale that is the problem's now."""
-    return "; ".join(x for x in note.split("; ") if not x.startswith("its scores are scaled by "))
 
 
 class SeenCalls(msgspec.Struct):

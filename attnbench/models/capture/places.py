@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,8 +19,6 @@ Where = tuple[Place | None, Place | None]
 """The model's line and the user's; None where there is no such, or it is the same."""
 USER_CODE = ("<stdin>", "<ipython", "<string>")
 """Beginnings of names of files that hold a user's own code, and are none."""
-OWNERS: dict[str, str] = {}
-"""Whose a file is, for each that was asked about."""
 
 
 def locate() -> Where:
@@ -49,7 +48,7 @@ def _first_lines(places: Iterable[Place]) -> Where:
     """The first line of a model among these, the innermost first, and the first of the user's."""
     model: Place | None = None
     for place in places:
-        owner = OWNERS.get(place[0]) or _owner(place[0])
+        owner = _owner(place[0])
         if owner == "other":
             return model, place
         if owner == "library" and model is None:
@@ -57,17 +56,15 @@ def _first_lines(places: Iterable[Place]) -> Where:
     return model, None
 
 
+@cache
 def _owner(file: str) -> str:
     """The owner of a file; of transformers, its models alone count as a library's."""
-    if file not in OWNERS:
-        generated = file.startswith("<") and not file.startswith(USER_CODE)
-        of_transformers = "/transformers/" in file and "/diffusers/" not in file
-        machinery = of_transformers and "/transformers/models/" not in file
-        if generated or machinery or is_generated(file):
-            OWNERS[file] = "torch"
-        else:
-            OWNERS[file] = "library" if of_transformers else owner_of(file)
-    return OWNERS[file]
+    generated = file.startswith("<") and not file.startswith(USER_CODE)
+    of_transformers = "/transformers/" in file and "/diffusers/" not in file
+    machinery = of_transformers and "/transformers/models/" not in file
+    if generated or machinery or is_generated(file):
+        return "torch"
+    return "library" if of_transformers else owner_of(file)
 
 
 def of_user(place: Place) -> bool:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from impls.sparse import cost as costs
-from impls.sparse.lsh import Plan, rotations
+from impls.sparse.lsh import Lsh, rotations
 from impls.sparse.routing import centroids
 from tests.brute import bias, saved, visible
 from tests.impls.small import both_forms, both_give, inputs
@@ -52,8 +52,8 @@ def test_blocks_of_queries_do_not_change_what_is_chosen(monkeypatch):
 
 def test_the_cost_is_that_of_softmax_forward_with_all_keys_and_less_with_few():
     problem = problem_of("causal", 37, head_dim=8, v_head_dim=8, dtype="float32")
-    assert costs.topk(problem, 37) == costs.window(problem)
-    assert costs.topk(problem, 4).bytes == costs.window(problem).bytes
+    assert costs.topk(problem, 37) == costs.softmax(problem)
+    assert costs.topk(problem, 4).bytes == costs.softmax(problem).bytes
     step = problem.with_(q_len=1, phase="decode")
     ends, keys, values = 2 * 4 * 16, 2 * 2 * 37 * 8, 2 * 2 * 4 * 8
     assert costs.topk(step, 4).bytes == 4 * (ends + keys + values)
@@ -111,7 +111,7 @@ def test_two_smaller_hashes_stand_in_for_one_of_many_buckets():
     turned = [q[0, 0] @ part for part in (turn[:, :6], turn[:, 6:])]
     first, second = (torch.cat([x, -x], -1).argmax(-1).tolist() for x in turned)
     order = sorted(range(600), key=lambda i: (first[i], second[i], i))
-    plan = Plan(problem, 1, 4, 0, True)
+    plan = Lsh(problem, 1, 4, 0, True)
     assert plan.places(q, k, plan.rotations[0]).queries.tolist() == order
 
 

@@ -134,7 +134,7 @@ def test_a_file_that_is_no_layout_is_refused_and_costs_what_the_mask_does(tmp_pa
             np.save(file, table)
         with pytest.raises(Unsupported, match=says):
             blocksparse.build(problem, layout=str(file), block=8)
-        assert costs.blocksparse(problem, str(file), 8) == costs.window(problem)
+        assert costs.blocksparse(problem, str(file), 8) == costs.softmax(problem)
 
 
 def test_decoding_costs_the_keys_that_the_layout_lets_a_group_see(tmp_path):
@@ -147,4 +147,4 @@ def test_decoding_costs_the_keys_that_the_layout_lets_a_group_see(tmp_path):
     work = costs.blocksparse(step, str(file), 8)
     assert work.flops == 4 * 16 * 2 * int(sight.sum())
     assert work.bytes == 4 * (2 * 4 * 3 + read) * (16 + 16)
-    assert work.bytes < costs.window(step).bytes
+    assert work.bytes < costs.softmax(step).bytes

@@ -41,7 +41,7 @@ def test_a_few_blocks_at_a_time_give_what_all_at_once_give():
         p = problem(length, mask, heads=8, kv_heads=4, phase="train")
         inputs = make(p, 0).qkv
         few = both_forms(name, p.with_(phase="forward"))[0]
-        assert name != "window.blocked" or len(few.band.slabs) > 2
+        assert name != "window.blocked" or len(few.slabs) > 2
         torch.testing.assert_close(few(*inputs), both_forms(name, p)[0](*inputs))
 
 
