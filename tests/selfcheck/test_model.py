@@ -1,4 +1,4 @@
-"""``check --model``: models made small from their configurations, and faults in one layer of them."""
+"""``check --model``: small models of many kinds, and faults in one layer of them."""
 
 import itertools
 import json

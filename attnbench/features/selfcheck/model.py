@@ -21,8 +21,7 @@ from attnbench.core.process import Worker, WorkerLost
 from attnbench.models import wrong_level
 from attnbench.sweep.plan import LONG, here
 from impls.errors import CantBeDone
-from impls.problem import DTYPES
-from impls.spec import Variant, listed
+from impls.spec import DTYPES, Variant, listed
 
 if TYPE_CHECKING:
     import argparse

@@ -171,19 +171,19 @@ def model_sentences(check: ModelCheck) -> Iterator[str]:
         for (where, what, reason), rows in ways.items():
             first, several = rows[0]["layers"][0], len(rows[0]["layers"]) > 1
             of = "" if where.startswith("all") else f" of {len(layers)}"
+            who = first_few([row["implementation"] for row in rows], FEW_NAMES)
             error = "not finite" if first["error"] is None else f"off by {first['error']:.2g}"
             yield (
-                f"{first_few([row['implementation'] for row in rows], FEW_NAMES)}, {batch}: {where}"
-                f"{of} differ{'' if several else 's'} from float64: the {what} of {first['name']} "
-                f"is {error}, where {first['allowed']:.2g} is allowed{'; ' * bool(reason)}{reason}. "
-                f"Right: {right or 'none'}."
+                f"{who}, {batch}: {where}{of} differ{'' if several else 's'} from float64: the "
+                f"{what} of {first['name']} is {error}, where {first['allowed']:.2g} is allowed"
+                f"{'; ' if reason else ''}{reason}. Right: {right or 'none'}."
             )
 
 
 def model_rows(check: ModelCheck) -> Iterator[tidy.Row]:
     """A row of CSV for each implementation and batch; the first layer that differs."""
     for result in check.results:
-        first = next(iter(result.get("layers", [])), {})
+        first: tidy.Row = next(iter(result.get("layers", [])), {})
         numbers = [each["layer"] for each in result.get("layers", [])]
         yield {
             "implementation": result["implementation"],
