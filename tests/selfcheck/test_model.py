@@ -224,6 +224,8 @@ def test_bad_input_is_a_sentence(tmp_path):
     config.write_text('{"model_type": "llama"}')
     assert "--mask goes with a grid" in refused(tmp_path, "--mask", "causal")
     assert "one value" in refused(tmp_path, "--seq", "8,16")
+    assert "4 tokens or more" in refused(tmp_path, "--seq", "2")
+    assert "--dtype float7: with --model it is one of" in refused(tmp_path, "--dtype", "float7")
     assert (
         "linear.elu computes its own operator"
         in asked("check", "linear.elu", "--model", tmp_path)[2]

@@ -213,14 +213,17 @@ def in_float64(module: nn.Module, arguments: Named) -> tuple[nn.Module, Named]:
 class Truth(LayerPass):
     """A pass over one document alone: all calls, with what each gives in float64."""
 
-    def __init__(self, layers: Sequence[nn.Module], seed: int) -> None:
+    def __init__(self, layers: Sequence[nn.Module], length: int, seed: int) -> None:
         super().__init__(layers, gradients=False)
+        self._length = length
         self.found: list[Call] = []
         self._source = torch.Generator().manual_seed(seed)
 
     def look(self, module: nn.Module, arguments: Named, out: Tensor) -> None:
         """Make the call again in float64."""
-        shape = (out.shape[0], out.shape[1])
+        shape = (1, self._length)
+        if tuple(out.shape[:2]) != shape:
+            raise CantBeDone(f"{type(module).__name__} has rows that are no tokens")
         tokens = {name: x.clone() for name, x in token_inputs(arguments, shape).items()}
         if not tokens:
             raise CantBeDone(f"{type(module).__name__} takes no [batch, tokens, width]")
@@ -340,16 +343,10 @@ class Judge(LayerPass):
                 share = error / most if math.isfinite(error) else math.inf
                 self.worst = max(self.worst, share)
                 if share > 1 and not (self.findings and self.findings[-1]["call"] == self.calls):
-                    found = {
-                        "call": self.calls,
-                        "what": what,
-                        "error": error,
-                        "allowed": most,
-                        "reason": "",
-                    }
-                    if what == "output" and not self.findings:
-                        found["reason"] = self._reason(module, arguments, out)
-                    self.findings.append(found)
+                    first = what == "output" and not self.findings
+                    why = self._reason(module, arguments, out) if first else ""
+                    found = {"call": self.calls, "what": what, "error": error}
+                    self.findings.append(found | {"allowed": most, "reason": why})
 
     def _reason(self, module: nn.Module, arguments: Named, out: Tensor) -> str:
         """Which key a row sees that it should not, or fails to see; else how many rows are off."""
@@ -360,12 +357,15 @@ class Judge(LayerPass):
             with torch.no_grad():
                 return first_tensor(module(**changed)).double()
 
-        sees = moved(run, arguments, name)
+        try:
+            sees = moved(run, arguments, name)
+        except Exception as error:  # what differs is known all the same
+            return f"which keys it sees can't be seen: {type(error).__name__}"
         truth = torch.zeros_like(sees)
         for number, row, begin in batch.documents:
             end = begin + batch.lengths[number]
             truth[row, begin:end, begin:end] = seen_alone(calls[number], name)
-        real = (batch.owners() >= 0)[:, :, None]
+        real = (batch.owners() >= 0)[:, :, None].to(sees.device)
         extra = (sees > SEES) & (truth < BLIND) & real
         missing = (sees < BLIND) & (truth > SEES) & real
         if len(calls[0].tokens) == 1:
@@ -385,7 +385,7 @@ class Judge(LayerPass):
 
         A row moves with its own token in any case, as a query.
         """
-        own = torch.eye(sees.shape[1], dtype=torch.bool)
+        own = torch.eye(sees.shape[1], dtype=torch.bool, device=sees.device)
         nothing = torch.zeros_like(sees)
         if "attention_mask" not in arguments:
             return nothing

@@ -38,9 +38,9 @@ from impls.errors import CantBeDone
 
 PROBE = f"{PREFIX}layers"
 """The attention that only notes which layers call one."""
-WINDOWS = ("sliding_window", "attention_chunk_size")
-SHORT_WINDOW = 8
-"""Of every layer with a window, for documents are short."""
+PICKS = "index_topk"
+FITTED = {"sliding_window": 8, "attention_chunk_size": 8, PICKS: 1 << 20}
+"""Values of a configuration that fit short documents: at most, and of keys picked at least."""
 LONGEST_REASON = 300
 
 
@@ -89,10 +89,12 @@ class CheckedModel:
     def _loaded(self, folder: Path) -> Any:
         """The class that its configuration names, or the type's base model."""
         try:
-            config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        except (OSError, ValueError, KeyError) as error:
+            config = AutoConfig.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
+        except Exception as error:
             raise CantBeDone(f"--model {folder} can't be loaded: {first_sentence(error)}") from None
-        self._shorten_windows(config)
+        self._fit_masks(config)
         named = (config.architectures or [""])[0]
         saved = any(next(folder.glob(kind), None) for kind in ("*.safetensors", "pytorch_model*"))
         self.weights = "of the folder" if saved else "random"
@@ -106,20 +108,19 @@ class CheckedModel:
                     return kind.from_pretrained(folder, config=config, local_files_only=True, **how)
                 make = kind.from_config if kind is AutoModel else kind._from_config
                 return make(config, **how)
-            except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+            except Exception as error:
                 why = why or error
         raise CantBeDone(f"--model {folder} can't be loaded: {first_sentence(why)}")
 
-    def _shorten_windows(self, config: Any) -> None:
+    def _fit_masks(self, config: Any) -> None:
+        """Shorten windows, and have layers that pick keys pick all: near ties fall either way."""
         parts = [getattr(config, name, None) for name in getattr(config, "sub_configs", {})]
         for part in filter(None, (config, *parts)):
-            for name in WINDOWS:
-                if isinstance(size := getattr(part, name, None), int) and size >= SHORT_WINDOW:
-                    setattr(part, name, SHORT_WINDOW)
-                    self.notes.append(
-                        f"{name} {size:,} is set to {SHORT_WINDOW}, so that the documents reach "
-                        "beyond it"
-                    )
+            for name, size in FITTED.items():
+                old = getattr(part, name, None)
+                if isinstance(old, int) and (old < size if name == PICKS else old > size):
+                    setattr(part, name, size)
+                    self.notes.append(f"{name} {old:,} is set to {size:,}, to fit short documents")
 
     def _token_ids(self, config: Any) -> list[Tensor]:
         """The documents, without tokens that mean something of their own."""
@@ -177,7 +178,8 @@ class CheckedModel:
         elif batch.name != "alone":
             counted = [torch.arange(n, device=self.device)[None] for n in batch.lengths]
             question["position_ids"] = batch.spread(counted, torch.zeros_like(owners))
-        return {name: x for name, x in question.items() if name in words}
+        any_word = any(word.kind is word.VAR_KEYWORD for word in words.values())
+        return {name: x for name, x in question.items() if any_word or name in words}
 
     def _find_truth(self) -> list[list[Call]]:
         """Each document's calls, by attention written out."""
@@ -185,7 +187,7 @@ class CheckedModel:
         self._use(WRITTEN_OUT)
         truth = []
         for number in range(len(self._lengths)):
-            run = Truth(self.layers, self._seed + number)
+            run = Truth(self.layers, self._lengths[number], self._seed + number)
             try:
                 run.run(self.model, self.question(self._alone(number)))
             except Exception as error:
