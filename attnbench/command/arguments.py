@@ -141,7 +141,11 @@ $ attnbench env
 [check] is each variant computing what it says?
 $ attnbench check sdpa flex --mask causal --mask window:255,0
 $ attnbench check mine --table mine.py
+$ attnbench check --model my-model
 + variants
+--model FOLDER: instead of a grid: a model of transformers, each of its attention layers by each
+  implementation that it can be loaded with, against float64; of the grid it takes --seq, --dtype
+  and --device
 + grid
 [selfcheck] does attnbench catch injected faults on this machine?
 $ attnbench selfcheck

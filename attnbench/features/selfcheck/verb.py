@@ -13,6 +13,7 @@ from attnbench.command.progress import Progress
 from attnbench.command.terminal import INTERRUPTED, finding, say
 from attnbench.core.format import roughly
 from attnbench.core.wire import plain
+from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
@@ -92,6 +93,8 @@ def _outcomes(machine: Machine, seed: int) -> Generator[PlantOutcome]:
 
 def check(options: argparse.Namespace) -> int:
     """``attnbench check [VARIANT …]``"""
+    if options.model is not None:
+        return _check_model(options)
     import impls
     from attnbench.core.machine import this_machine
     from attnbench.features.selfcheck import view
@@ -128,3 +131,42 @@ def check(options: argparse.Namespace) -> int:
     else:
         view.show_check(records)
     return finding(records)
+
+
+MODEL_OPTIONS = ("seq", "dtype", "device")
+"""Of a grid's, what says something of a model."""
+
+
+def _check_model(options: argparse.Namespace) -> int:
+    """``attnbench check --model FOLDER``: 1 where an implementation differs from float64."""
+    from attnbench.core.lock import lock_for
+    from attnbench.core.machine import this_machine
+    from attnbench.core.process import Worker
+    from attnbench.features.selfcheck import model, view
+    from attnbench.report import tidy
+    from attnbench.sweep.start import settings_of
+
+    others = {**arguments.grid_changes(options), "preset": options.preset}
+    for name in (name for name, value in others.items() if value and name not in MODEL_OPTIONS):
+        option = name.replace("_", "-")
+        raise CantBeDone(f"--{option} goes with a grid, and --model has shapes of its own")
+    machine = this_machine()
+    some = model.questions(options, machine)
+    settings = settings_of(options, machine)
+    variables = {**model.OFFLINE, **(NO_GPU if some[0]["device"] == "cpu" else {})}
+    limited = some[0]["device"] == "cpu"
+    with (
+        lock_for([some[0]["device"]]),
+        Worker(
+            model.WORKER_MODULE, settings.threads, limited=limited, variables=variables
+        ) as worker,
+        Progress() as progress,
+    ):
+        result = model.check_model(some, worker, progress)
+    if options.json:
+        print(json.dumps(result.to_dict(), indent=1))
+    elif options.csv:
+        tidy.show(view.model_rows(result))
+    else:
+        view.show_model(result)
+    return int(any(row["status"] == "differs" for row in result.results))

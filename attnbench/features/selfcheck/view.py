@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from attnbench.core.format import first_few, ratio
+from attnbench.core.format import counted, first_few, ratio
 from attnbench.core.record import NOT_TRIED, Record, Status
+from attnbench.features.selfcheck.model import ModelCheck
 from attnbench.features.selfcheck.selfcheck import PlantOutcome, SelfCheck
 from attnbench.report import tidy
 from attnbench.report.tables import BAD, BOLD, FAINT, GOOD, Styled, Table, columns, console, show
@@ -102,3 +103,97 @@ def _where(problem: Problem) -> str:
     words += [problem.level] * (problem.level != "core")
     words += [problem.inputs] * (problem.inputs != "normal")
     return " ".join(words)
+
+
+# ---- a model's implementations -------------------------------------------------------------------
+
+FEW_LAYERS, FEW_NAMES = 4, 3
+
+
+def show_model(check: ModelCheck) -> None:
+    """``check --model``: a row an implementation, then a sentence for each that differs."""
+    facts = check.facts
+    batches, rows = facts["batches"], []
+    for name in check.implementations:
+        results = [check.row(name, batch) for batch in batches]
+        if any(result["status"] != "refused" for result in results):
+            errors = [result["error"] for result in results if result["status"] != "refused"]
+            worst = "not finite" if None in errors else f"{max(errors):.1e}"
+            rows.append((name, *(_cell(result, facts["layers"]) for result in results), worst))
+    heads = columns("implementation", *batches, "worst error", right=["worst error"])
+    layers = counted(len(facts["layers"]), "attention layer")
+    caption = f"{layers}, weights {facts['weights']}"
+    show(Table(facts["class"], heads, rows, _notes(check), caption))
+    out = console()
+    for sentence in model_sentences(check):
+        out.print(f"\n{sentence}", markup=False, highlight=False)
+
+
+def _cell(result: tidy.Row, layers: Sequence[tidy.Row]) -> Styled:
+    if result["status"] == "differs":
+        return Styled(_layers(result, layers), BAD)
+    return Styled("agrees", GOOD) if result["status"] == "agrees" else Styled("–", FAINT)
+
+
+def _layers(result: tidy.Row, layers: Sequence[tidy.Row]) -> str:
+    """``layer 5``, ``layers 2, 5``, ``all 12 layers``."""
+    numbers = [str(each["layer"]) for each in result["layers"]]
+    if len(numbers) == len(layers) > 1:
+        return f"all {len(numbers)} layers"
+    return f"layer{'s' * (len(numbers) > 1)} {first_few(numbers, FEW_LAYERS)}"
+
+
+def _notes(check: ModelCheck) -> list[str]:
+    """What is left out, and why."""
+    notes = list(check.facts["notes"])
+    for word, field in (("not tried", "reason"), ("forward alone", "no_gradients")):
+        some = [row for row in check.results if row.get(field)]
+        by_name: dict[str, list[tidy.Row]] = {}
+        for row in some:
+            by_name.setdefault(row["implementation"], []).append(row)
+        for name, rows in by_name.items():
+            all_of_them = len(rows) == len(check.facts["batches"])
+            batches = "" if all_of_them else f", {', '.join(row['batch'] for row in rows)}"
+            notes.append(f"{word}: {name}{batches}: {rows[0][field]}")
+    return notes
+
+
+def model_sentences(check: ModelCheck) -> Iterator[str]:
+    """For each batch and way to differ: who differs, where, by how much, why, and who is right."""
+    layers = check.facts["layers"]
+    for batch in check.facts["batches"]:
+        right = first_few(check.having("agrees", batch), FEW_NAMES)
+        ways: dict[tuple[str, str, str], list[tidy.Row]] = {}
+        for row in (check.row(name, batch) for name in check.having("differs", batch)):
+            first = row["layers"][0]
+            way = (_layers(row, layers), first["what"], first["reason"])
+            ways.setdefault(way, []).append(row)
+        for (where, what, reason), rows in ways.items():
+            first, several = rows[0]["layers"][0], len(rows[0]["layers"]) > 1
+            of = "" if where.startswith("all") else f" of {len(layers)}"
+            who = first_few([row["implementation"] for row in rows], FEW_NAMES)
+            error = "not finite" if first["error"] is None else f"off by {first['error']:.2g}"
+            yield (
+                f"{who}, {batch}: {where}{of} differ{'' if several else 's'} from float64: the "
+                f"{what} of {first['name']} is {error}, where {first['allowed']:.2g} is allowed"
+                f"{'; ' if reason else ''}{reason}. Right: {right or 'none'}."
+            )
+
+
+def model_rows(check: ModelCheck) -> Iterator[tidy.Row]:
+    """A row of CSV for each implementation and batch; the first layer that differs."""
+    for result in check.results:
+        first: tidy.Row = next(iter(result.get("layers", [])), {})
+        numbers = [each["layer"] for each in result.get("layers", [])]
+        yield {
+            "implementation": result["implementation"],
+            "batch": result["batch"],
+            "status": result["status"],
+            "error": result.get("error"),
+            "error_over_allowed": result.get("of_allowed"),
+            "gradients": result["status"] != "refused" and not result["no_gradients"],
+            "layers": "; ".join(map(str, numbers)),
+            "first": first.get("name", ""),
+            "differs_in": first.get("what", ""),
+            "reason": first.get("reason", "") or result["reason"],
+        }
