@@ -8,7 +8,7 @@ honest implementation stays near it or below. The factors come from measuring th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor
@@ -66,13 +66,28 @@ class Yardstick(NamedTuple):
     """Where the true tensor is zero: the size of the terms that cancel. Else None."""
 
 
-def check_all(errors: Mapping[str, Error], plain: Errors, reference: Reference, dtype: str) -> None:
-    """Raise :class:`Wrong` where the error of output or gradients is beyond its budget."""
+def check_all(
+    errors: Errors,
+    reference: Reference,
+    dtype: str,
+    loosened: Callable[[Error], Error] = lambda plain: plain,
+) -> None:
+    """Raise :class:`Wrong` where the error of output or gradients is beyond its budget.
+
+    What is allowed in any case needs no yardstick, which may be dear.
+    """
     for name, error in errors.items():
+        if name not in reference.cancels and _in_any_case(error, dtype):
+            continue
         tried = min(reference.tried, reference.numbers(name))
-        yardstick = Yardstick(plain[name], tried, reference.cancels.get(name))
+        yardstick = Yardstick(loosened(reference.plain[name]), tried, reference.cancels.get(name))
         rows = reference.rows if name in ("forward", "dq", *OUTPUTS) else None
         check(name, error, yardstick, dtype, rows)
+
+
+def _in_any_case(error: Error, dtype: str) -> bool:
+    parts = (error.relative, RELATIVE_FACTOR), (error.worst_row, WORST_ROW_FACTOR)
+    return all(got is not None and got <= allowed(0.0, f, dtype, 1) for got, f in parts)
 
 
 def check(name: str, error: Error, yardstick: Yardstick, dtype: str, rows: Tensor | None) -> None:

@@ -115,7 +115,8 @@ def check_values(
     """Compare what a call made, whose errors go into the verdict. Raises :class:`Wrong` where they
     are beyond their budget.
     """
-    verdict, dtype = verdict or GateVerdict(), judged.problem.dtype
+    rated, dtype = verdict is not None, judged.problem.dtype
+    verdict = verdict or GateVerdict()
     for name, want in reference.want.items():
         error = compare(reference.of(name, tensors[name]), want)
         if name in reference.cancels:  # a share of nothing says nothing
@@ -126,9 +127,10 @@ def check_values(
         hygiene.check_finite("the output" if name == "forward" else name, part)
     hygiene.check_inputs_kept(call, judged.inputs)
     hygiene.check_memory_kept(call, TWO_STEPS * budget.EPSILON[dtype])
-    for name, error in verdict.error.items():
-        verdict.error[name] = budget.with_ratio(error, reference.plain[name])
-    budget.check_all(verdict.error, reference.plain, reference, dtype)
+    if rated:
+        for name, error in verdict.error.items():
+            verdict.error[name] = budget.with_ratio(error, reference.plain[name])
+    budget.check_all(verdict.error, reference, dtype)
 
 
 def results(call: Call, dout: Tensor | None, first: hygiene.FirstCall | None = None) -> Tensors:

@@ -22,6 +22,8 @@ OTHERS = INPUTS[1:]
 SHORT = 192
 """Tokens: enough for the largest of some thousand scores to be extreme, and half a block more than
 blocks of 128 hold, so that there is padding."""
+HEADS = 2
+"""Of keys and values: a fault of some values is one of every head that has them."""
 FEW_SCORES = 1 << 20
 """A problem of a mask in a file is tried as it is where it has no more."""
 
@@ -36,7 +38,11 @@ def shortened(problem: Problem) -> Problem | None:
         return normal if scores <= FEW_SCORES else None
     queries, keys = min(problem.q_len, SHORT), min(problem.kv_len, SHORT)
     mask = problem.mask.of(_part(p, keys) for p in problem.mask.parts)
-    return normal.with_(batch=1, q_len=queries, kv_len=keys, mask=mask)
+    short = normal.with_(batch=1, q_len=queries, kv_len=keys, mask=mask)
+    if problem.level != "core":  # a layer is as wide as its heads together
+        return short
+    kv_heads = min(problem.kv_heads, HEADS)
+    return short.with_(kv_heads=kv_heads, heads=kv_heads * problem.group)
 
 
 def _part(part: Part, keys: int) -> Part:

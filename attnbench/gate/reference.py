@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 
 import torch
 from torch import Tensor
@@ -96,12 +96,18 @@ class Reference:
     want: Tensors = field(default_factory=dict)
     """``forward``, what comes besides, and with gradients ``dq``, ``dk``, ``dv``, in float64. dq
     over the rows."""
-    plain: dict[str, Error] = field(default_factory=dict)
+    errors: Callable[[], dict[str, Error]] = dict
+    """Makes ``plain``."""
     cancels: dict[str, float] = field(default_factory=dict)
     """Of those that are zero in truth, the size of the terms that cancel."""
     tried: int = 0
     """How many rows, over the batch and the heads, the plain form is tried on, at the most."""
     specs: Mapping[str, TensorSpec] = field(default_factory=lambda: QKV)
+
+    @cached_property
+    def plain(self) -> dict[str, Error]:
+        """The plain form's errors; computed where they are first asked for."""
+        return self.errors()
 
     def of(self, name: str, whole: Tensor) -> Tensor:
         """The part of a call's result that ``want`` has: the rows of the output, and of the
@@ -266,7 +272,8 @@ def of_rows(
         errors = _plain_errors(problem, other, few, dout, truth(other, few)[0])
         plain = {name: worse(plain[name], errors[name]) for name in want}
     cancels = _cancelling(problem, inputs, rows, dout, want)
-    return Reference(rows, dout, want, plain, cancels, tried * draws, inputs.specs), entropy
+    tried *= draws
+    return Reference(rows, dout, want, lambda: plain, cancels, tried, inputs.specs), entropy
 
 
 def _plain_errors(
@@ -332,15 +339,19 @@ def defined(problem: Problem, inputs: Inputs, softmax: Reference, define: Define
         return {name: _in_float64(compare(got[name], truth[name])) for name in truth}
 
     want = by(wide(inputs), rows)
-    plain = errors(inputs, want if len(few) == len(rows) else by(wide(inputs), few))
     tried = problem.batch * problem.heads * len(few)
     others = turned(inputs) if tried < ENOUGH_ROWS else []  # few rows may be lucky
-    for other in others:
-        more = errors(other, by(wide(other), few))
-        plain = {name: worse(plain[name], more[name]) for name in want}
+
+    def worst() -> dict[str, Error]:
+        plain = errors(inputs, want if len(few) == len(rows) else by(wide(inputs), few))
+        for other in others:
+            more = errors(other, by(wide(other), few))
+            plain = {name: worse(plain[name], more[name]) for name in want}
+        return plain
+
     cancels = _cancelling(problem, inputs, rows, dout, want)
     tried *= 1 + len(others)
-    return Reference(rows, dout, want, plain, cancels, tried, inputs.specs)
+    return Reference(rows, dout, want, worst, cancels, tried, inputs.specs)
 
 
 def _in_float64(error: Error) -> Error:

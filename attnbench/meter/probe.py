@@ -151,8 +151,7 @@ def check_rows(problem: Problem, got: Tensors, expected: Reference) -> None:
         relative, worst_row = (x and LOOSER * x for x in (plain.relative, plain.worst_row))
         return plain.with_(relative=relative, worst_row=worst_row)
 
-    loose = {name: looser(expected.plain[name]) for name in errors}
-    budget.check_all(errors, loose, expected, problem.dtype)
+    budget.check_all(errors, expected, problem.dtype, looser)
 
 
 def room(problem: Problem, *, exact: bool) -> int:

@@ -54,6 +54,6 @@ class JudgedVariant(Built):
         self.worst = max(self.worst, error.relative or 0.0)
         name = f"layer {self.calls - 1}'s output"
         try:
-            check_all({"forward": error}, reference.plain, reference, problem.dtype)
+            check_all({"forward": error}, reference, problem.dtype)
         except Wrong as why:
             raise Wrong(str(why).replace("forward", name)) from None
