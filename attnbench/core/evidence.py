@@ -93,7 +93,7 @@ def selfcheck_said(header: Mapping[str, Any]) -> str:
 
 
 FOLDER = "evidence"
-Kind = Literal["reproduce", "recall", "model", "real", "lm"]
+Kind = Literal["reproduce", "recall", "model", "real", "lm", "caches"]
 SCHEMA = 1
 STAMP = "%Y%m%d-%H%M%S-%f"
 """Of a name: to the microsecond, for two processes may end within a second."""

@@ -1,0 +1,239 @@
+"""``quality caches``: a causal language model that decodes with each cache in turn.
+
+A cache is a row whose ``build(problem, **options)`` gives the memory of one layer: ``prefill(q, k,
+v)`` takes the prompt, ``step(q, k, v) -> out`` a token; ``positions`` [kv_heads, n] are the tokens
+that the last step attended to (None: all), ``bytes`` what it holds. Where it holds numbers other
+than it was given, its ``definition(problem, **options)`` is the plain form of that: a function of
+all keys, or all values, so far.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from attnbench.core.evidence import Evidence
+from attnbench.core.format import counted
+from attnbench.core.machine import pace
+from attnbench.core.stats import CONFIDENCE, LEAST_MARGIN, VERDICT_CONFIDENCE
+from attnbench.features.quality.lm import (
+    LEVEL,
+    LmOptions,
+    VariantPassages,
+    earlier_rows,
+    likelihood,
+    needle_scores,
+    open_lm,
+    powers,
+)
+from attnbench.features.quality.passages import CONTINUATION
+from attnbench.features.quality.task import (
+    QualityFigure,
+    Result,
+    ResultGroup,
+    TaskRun,
+    mean_figure,
+    ratio_figure,
+)
+from attnbench.features.quality.trial import TrialPlan, trial_steps
+from impls import Table
+from impls.masks import Mask
+from impls.outside import file_rows
+from impls.problem import Problem
+from impls.spec import Variant
+
+WORKER_MODULE = "attnbench.features.quality.cache_worker"
+USUAL, SMALL_USUAL = (2048,), (256,)
+"""The usual lengths, and those of the small model."""
+STEPS, STEP = 270, 1 / 40
+"""Tokens that are decoded for a passage, about, and a step as a share of a pass over 512 tokens."""
+BASELINE = "the full cache"
+ROWS: tuple[Variant, ...] = ()
+DEFAULT: tuple[str, ...] = ()
+
+
+def cache_table(files: Sequence[str | Path] = ()) -> Table:
+    """The caches here, and those of the files named."""
+    table = Table()
+    for row in (*ROWS, *file_rows(files)):
+        table.add(row) if isinstance(row, Variant) else table.broken.append(row)
+    return table
+
+
+def start(arguments: argparse.Namespace) -> TaskRun:
+    """``attnbench quality caches [CACHE …]``."""
+    table = cache_table(arguments.table)
+    caches = [table.find(name) for name in arguments.variants or DEFAULT]
+    lm = open_lm(arguments, USUAL, SMALL_USUAL)
+    session, threads = lm.session, lm.session.settings.threads
+    more = session.dtype, session.device, lm.lengths, arguments.passages, arguments.seed
+    options = LmOptions(*more)
+    header = session.header(arguments, asdict(options))
+    plan = cache_plan(options.plan(lm.files, lm.book, arguments.table, threads), threads)
+    if arguments.resume:
+        plan = replace(plan, earlier=earlier_rows("caches", Path(arguments.resume), header))
+    return TaskRun(
+        session.device,
+        header,
+        lambda progress: trial_steps(plan, caches, session.machine, threads, header, progress),
+    )
+
+
+def cache_plan(plan: TrialPlan, threads: int) -> TrialPlan:
+    """A plan of ``lm`` for its passages, of which a part is decoded token by token."""
+    asked, p = plan.question, plan.problem
+    pass_s = asked["model"]["passage_s"] * pace() / threads**0.5
+    step_s = STEP * pass_s * asked["passages"]
+    each_s = sum(STEPS * step_s * (1 + seq / 8192) for seq in asked["seq"])
+    sizes = (1, p.heads, p.kv_heads, 1, p.kv_len, p.head_dim, p.head_dim)
+    problem = Problem(*sizes, p.dtype, Mask(), device=p.device, phase="decode")
+    original_s = asked["model"]["original_s"] * pace()
+    original_s += sum(pass_s * asked["passages"] * seq / 512 for seq in asked["seq"]) + each_s / 6
+    return replace(
+        plan,
+        worker_module=WORKER_MODULE,
+        problem=problem,
+        original_s=original_s,
+        variant_s=each_s,
+        limit_s=plan.limit_s + 10 * (each_s + original_s),
+    )
+
+
+# ---- results -------------------------------------------------------------------------------------
+
+
+def results(evidence: Evidence) -> list[ResultGroup]:
+    """A table for each length."""
+    passages = evidence.made["original"].get("passages", [])
+    rows = [row for row in evidence.rows if row["status"] == "measured" and row["passages"]]
+    groups = []
+    for seq in evidence.made["wanted"]["seq"]:
+        own = [each for each in passages if each["seq"] == seq]
+        some = [each for row in rows if (each := CachePassages(row, own, seq)).pairs]
+        if not some:
+            continue
+        full = CachePassages(full_row(own), own, seq)
+        every = {BASELINE: full, **{each.row["variant"]: each for each in some}}
+        better = {name: [n for n in every if every[n].beats(each)] for name, each in every.items()}
+        base = full.about(more=full.figures, memory=1.0, beaten_by=better[BASELINE])
+        likely = [base, *(each.cache_result(better[each.row["variant"]]) for each in some)]
+        at = f"decoded after {seq:,} tokens"
+        groups.append(ResultGroup(at, "likelihood", LEVEL, BASELINE, likely))
+    return groups
+
+
+def full_row(own: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The full cache as one of the caches."""
+    passages = [{**each, "kl": 0.0, "token_s": [[1.0, 1.0]]} for each in own]
+    return {"variant": BASELINE, "computes": "softmax", "family": "", "passages": passages}
+
+
+@dataclass(frozen=True)
+class CachePassages(VariantPassages):
+    """A cache's passages of one length, and the full cache's of the same."""
+
+    @property
+    def token_ratios(self) -> list[float]:
+        """A decoded token's time over the full cache's, passage by passage."""
+        return [
+            math.exp(statistics.fmean(math.log(b / a) for a, b in each["token_s"]))
+            for each in self.rows
+        ]
+
+    @property
+    def memory(self) -> float:
+        """The bytes that it holds, over the full cache's after the same tokens."""
+        return statistics.fmean(each["bytes"] / own["bytes"] for each, own in self.pairs)
+
+    @property
+    def figures(self) -> dict[str, QualityFigure | float | None]:
+        """The columns beside the likelihood and the time."""
+        return {
+            "perplexity": powers([each["loss"] for each in self.rows]),
+            "KL": mean_figure([each["kl"] for each in self.rows], 0.0, rerun=True),
+            "needles": needle_scores(self.rows)["found"],
+            "same": mean_figure(
+                [each["same"] for each in self.rows], 0.0, CONTINUATION, rerun=True
+            ),
+            "bytes a token": statistics.fmean(each["bytes"] for each in self.rows),
+        }
+
+    def cache_result(self, beaten_by: Sequence[str]) -> Result:
+        """Its line of the table."""
+        step = ratio_figure(self.token_ratios, confidence=VERDICT_CONFIDENCE)
+        times = [statistics.median(b for _, b in each["token_s"]) for each in self.rows]
+        return self.about(
+            scores=likelihood(self.lost),
+            step=step,
+            step_s=statistics.fmean(times),
+            faster=step is not None and step.high is not None and step.high < 1 - LEAST_MARGIN,
+            more=self.figures,
+            memory=self.memory,
+            beaten_by=beaten_by,
+        )
+
+    def beats(self, other: CachePassages) -> bool:
+        """Whether it is better in a figure and in none told to be worse."""
+        signs = [sign(some, sure) for some, sure in self._losses_beyond(other)]
+        signs.append(self._memory_sign(other))
+        return min(signs) < 0 and max(signs) <= 0
+
+    def _losses_beyond(self, other: CachePassages) -> Iterator[tuple[list[float], float]]:
+        """By how much it is worse, by passage, and the confidence at which that counts: in loss,
+        needles, continuation and time.
+        """
+        theirs = {each["passage"]: each for each in other.rows}
+        both = [(each, theirs[each["passage"]]) for each in self.rows if each["passage"] in theirs]
+        yield [a["loss"] - b["loss"] for a, b in both], CONFIDENCE
+        yield [float(sum(b["found"]) - sum(a["found"])) for a, b in both], CONFIDENCE
+        yield [float(b["same"] - a["same"]) for a, b in both], CONFIDENCE
+        times = zip(self.token_ratios, other.token_ratios, strict=False)
+        apart = [math.log(a / b) for a, b in times]
+        tied = abs(statistics.fmean(apart)) < LEAST_MARGIN
+        yield [0.0] if tied else apart, VERDICT_CONFIDENCE
+
+    def _memory_sign(self, other: CachePassages) -> int:
+        a, b = self.memory, other.memory
+        return 0 if abs(a / b - 1) < LEAST_MARGIN else (1 if a > b else -1)
+
+
+def sign(differences: Sequence[float], confidence: float) -> int:
+    """The side of zero on which their whole interval lies; 0 where it holds zero."""
+    mean = mean_figure(differences, confidence=confidence)
+    if mean is None or mean.low is None or mean.high is None:
+        return 0
+    return 1 if mean.low > 0 else -1 if mean.high < 0 else 0
+
+
+def notes(evidence: Evidence) -> Iterator[str]:
+    """The model and its text, and the meaning of the words in the tables."""
+    made, options = evidence.made, evidence.made["wanted"]
+    threads = counted(made["settings"]["threads"], "thread")
+    yield (
+        f"{made['model']['name']}, {options['dtype']} on {options['device']}, {threads}; "
+        f"{options['passages']} passages of each length ({made['texts']['source']}, "
+        f"{made['texts']['digest']}, seed {options['seed']}), the same for all; the full cache is "
+        "transformers' own, in the model's dtype"
+    )
+    yield (
+        "the prompt is the original's; text, a continuation and questions after it are decoded "
+        "token by token with the cache in place. likelihood: of a token of that text, over the "
+        "full cache's; with KL and same, the interval that a rerun with as many other passages "
+        "falls into"
+    )
+    yield (
+        "needles: 'The code of the river is 4071.', asked for at the end, Wilson's 95 % interval; "
+        f"same: of {CONTINUATION} tokens of the full cache's greedy continuation, how many before "
+        "the first that differs"
+    )
+    yield (
+        "of the time: of a decoded token with the full cache, in pairs, Student's 99 % interval; "
+        "bytes a token: of all tensors that the cache keeps, over the tokens so far, all layers; "
+        "beaten by: better in one of likelihood, needles, same, time and bytes and worse in none, "
+        "by passages' 95 % intervals, for time 99 %"
+    )

@@ -1,0 +1,165 @@
+"""A language model that decodes with caches: what is measured, and what is not what it says."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attnbench.core.evidence import Evidence
+from attnbench.features.quality import cache_worker, caches, causal, lm, lm_worker
+from attnbench.features.quality.passages import CONTINUATION
+
+SEQ, PASSAGES = 240, 3
+SMALL = causal.find_model(causal.SMALL)
+ROWS = """
+from impls.spec import Variant
+HERE = "tests.models.quality.test_caches"
+MORE = {"title": "t", "family": "mine", "phases": ("decode",)}
+NEAR = {"operator": "approximates softmax"}
+ROWS = [
+    Variant(name="plain", build=HERE + ":Plain", operator="softmax", **MORE),
+    Variant(name="again", build=HERE + ":Plain", operator="softmax", **MORE),
+    Variant(name="prompt", build=HERE + ":Prompt", operator="softmax", **MORE),
+    Variant(name="leaves", build=HERE + ":Leaves", definition=HERE + ":halves", **NEAR, **MORE),
+    Variant(name="beside", build=HERE + ":Beside", operator="softmax", **MORE),
+    Variant(name="drifts", build=HERE + ":Drifts", operator="softmax", **MORE),
+]
+"""
+
+
+class Plain:
+    """All keys and values."""
+
+    positions = None
+
+    def __init__(self, problem):
+        pass
+
+    def prefill(self, q, k, v):
+        self.k, self.v = k.clone(), v.clone()
+
+    @property
+    def bytes(self):
+        return self.k.nbytes + self.v.nbytes
+
+    def add(self, k, v):
+        self.k, self.v = torch.cat([self.k, k], 2), torch.cat([self.v, v], 2)
+
+    def step(self, q, k, v):
+        self.add(k, v)
+        return F.scaled_dot_product_attention(q, self.k, self.v, enable_gqa=True)
+
+
+class Prompt(Plain):
+    """Sees no token but those of the prompt."""
+
+    def add(self, k, v):
+        pass
+
+
+class Beside(Plain):
+    """Keeps the prompt once more, and says nothing of that."""
+
+    def prefill(self, q, k, v):
+        super().prefill(q, k, v)
+        kept = k.clone()
+        self.look = lambda: kept
+
+
+class Leaves(Plain):
+    """Leaves the full cache in place, where it should keep halves."""
+
+
+def halves(problem):
+    return lambda x: x.bfloat16()
+
+
+class Drifts(Plain):
+    """Is right at the first token and at the last, and not between."""
+
+    steps = 0
+
+    def step(self, q, k, v):
+        out, self.steps = super().step(q, k, v), self.steps + 1
+        return 1.1 * out if 1 < self.steps < 60 else out
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A cache's row, or the original's facts, as the process makes them."""
+    folder = tmp_path_factory.mktemp("caches")
+    table = folder / "rows.py"
+    table.write_text(ROWS)
+    options = lm.LmOptions("float32", "cpu", (SEQ,), PASSAGES, 0)
+    plan = caches.cache_plan(options.plan(SMALL, causal.built_in_book(), [str(table)]), 1)
+    question = {**plan.question, "folder": str(folder)}
+    stages = [*cache_worker.original({**question, **plan.original_only})]
+    originals = [stage["passages"] for stage in stages if "passages" in stage]
+    question["original"] = {"passages": originals}
+
+    def run(name):
+        row = caches.cache_table([str(table)]).find(name)
+        about = {"variant": name, "computes": row.computes, "family": row.family}
+        some = {**about, "passages": [], "amiss": [], "reason": "", "remedy": ""}
+        for stage in cache_worker.variant({**question, "variant": name}):
+            some["passages"] += [stage.pop("passages")] if "passages" in stage else []
+            some |= stage
+        return some
+
+    run.originals, run.question = originals, question
+    return run
+
+
+def results_of(measured, *rows):
+    wanted = {"seq": [SEQ], "passages": PASSAGES, "seed": 0}
+    made = {"original": {"passages": measured.originals}, "wanted": wanted}
+    (group,) = caches.results(Evidence("caches", made, rows))
+    return {result.variant: result for result in group.results}
+
+
+def test_the_full_cache_by_other_code_predicts_the_same_and_holds_the_same(measured):
+    row = measured("plain")
+    assert row["status"] == "measured"
+    for own, base in zip(row["passages"], measured.originals, strict=True):
+        assert abs(own["loss"] - base["loss"]) < 1e-4 and own["kl"] < 1e-6
+        assert own["same"] == CONTINUATION and own["found"] == base["found"]
+        assert own["bytes"] == pytest.approx(base["bytes"], rel=1e-3)
+        assert len(own["token_s"]) >= cache_worker.PAIRED - 1
+
+
+def test_what_is_decoded_is_what_one_pass_over_the_passage_shows(measured):
+    """The loss of all text after the prompt, by torch's own function on the model's logits."""
+    swappable, tokenize = lm_worker.load(SMALL, "float32", "cpu")
+    swappable.use("eager")
+    passages = lm_worker.all_passages(measured.question, tokenize, tokenize(causal.built_in_book()))
+    for own, (_, number, passage) in zip(measured.originals, passages, strict=True):
+        name = f"{measured.question['folder']}/{number}"
+        record = torch.load(f"{name}.pt", weights_only=False)
+        whole = passage.whole(record["tokens"][slice(*record["passage"].continuation)])
+        before = record["before"]
+        assert whole[before:] == record["tokens"]
+        assert before == torch.load(f"{name}-layers.pt")[0][1].shape[2] < len(passage.prompt)
+        with torch.no_grad():
+            logits = swappable.model(input_ids=torch.tensor([whole])).logits[0]
+        places = [n for first, past in passage.text for n in range(first, past) if n > before]
+        loss = F.cross_entropy(logits[[n - 1 for n in places]], torch.tensor(whole)[places])
+        assert own["loss"] == pytest.approx(float(loss), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("prompt", "layer 0's output is off by"),
+        ("leaves", "layer 0's output is off by"),
+        ("beside", "and it says that it holds"),
+        ("drifts", "its perplexity after 240 tokens is off"),
+    ],
+)
+def test_a_cache_that_is_not_what_it_says_is_found(measured, name, words):
+    row = measured(name)
+    assert row["status"] == "wrong" and words in row["reason"]
+
+
+def test_a_cache_and_itself_under_another_name_are_not_told_apart(measured):
+    by_name = results_of(measured, measured("plain"), measured("again"))
+    plain, again = by_name["plain"], by_name["again"]
+    assert "again" not in plain.beaten_by and "plain" not in again.beaten_by
