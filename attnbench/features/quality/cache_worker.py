@@ -93,7 +93,7 @@ def save_layers(name: str) -> Layers:
     return layers
 
 
-class TokenCount(DynamicLayer):
+class TokenCount(DynamicLayer):  # type: ignore[misc]  # transformers leaves it untyped
     """A layer's cache as transformers sees it: the number of tokens, and none of them."""
 
     def __init__(self, tokens: int) -> None:

@@ -53,8 +53,48 @@ USUAL, SMALL_USUAL = (2048,), (256,)
 STEPS, STEP = 270, 1 / 40
 """Tokens that are decoded for a passage, about, and a step as a share of a pass over 512 tokens."""
 BASELINE = "the full cache"
-ROWS: tuple[Variant, ...] = ()
-DEFAULT: tuple[str, ...] = ()
+FEW_BITS = {"int8": "a byte a number", "int4": "half a byte a number", "fp8": "e4m3 numbers"}
+KEEPS = {
+    "sinks": ("ForgettingMemory", "the first tokens and the latest"),
+    "h2o": ("HeavyHitters", "the latest tokens, and those with the most weight so far"),
+    "snapkv": ("WindowsChoice", "what the end of the prompt attends to"),
+    "quest": ("PageReader", "everything, of which each step reads some pages"),
+    "random": ("HalfForChance", "the latest tokens, and others by chance: the control"),
+}
+HERE = "attnbench.features.quality.memories"
+ROWS = (
+    *(
+        Variant(
+            name=name,
+            title=title,
+            family="few bits",
+            operator="approximates softmax",
+            build=f"{HERE}:{name}",
+            definition=f"{HERE}:plain_{name}",
+            options={"scale": "token"},
+            phases=("decode",),
+        )
+        for name, title in FEW_BITS.items()
+    ),
+    *(
+        Variant(
+            name=name,
+            title=title,
+            family="eviction",
+            operator="softmax on its own pattern",
+            build=f"{HERE}:{kind}",
+            definition=f"{HERE}:as_they_are",
+            options={"budget": 0},
+            phases=("decode",),
+        )
+        for name, (kind, title) in KEEPS.items()
+    ),
+)
+DEFAULT = (
+    *FEW_BITS,
+    *KEEPS,
+    *(f"{name}?scale={scale}" for scale in ("head", "block") for name in FEW_BITS),
+)
 
 
 def cache_table(files: Sequence[str | Path] = ()) -> Table:
@@ -155,7 +195,6 @@ class CachePassages(VariantPassages):
         """The columns beside the likelihood and the time."""
         return {
             "perplexity": powers([each["loss"] for each in self.rows]),
-            "KL": mean_figure([each["kl"] for each in self.rows], 0.0, rerun=True),
             "needles": needle_scores(self.rows)["found"],
             "same": mean_figure(
                 [each["same"] for each in self.rows], 0.0, CONTINUATION, rerun=True
@@ -223,7 +262,7 @@ def notes(evidence: Evidence) -> Iterator[str]:
     yield (
         "the prompt is the original's; text, a continuation and questions after it are decoded "
         "token by token with the cache in place. likelihood: of a token of that text, over the "
-        "full cache's; with KL and same, the interval that a rerun with as many other passages "
+        "full cache's; with same, the interval that a rerun with as many other passages "
         "falls into"
     )
     yield (

@@ -1,12 +1,18 @@
 """A language model that decodes with caches: what is measured, and what is not what it says."""
 
+import math
+import random
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from attnbench.core.evidence import Evidence
-from attnbench.features.quality import cache_worker, caches, causal, lm, lm_worker
+from attnbench.features.quality import cache_worker, caches, causal, lm, lm_worker, view
 from attnbench.features.quality.passages import CONTINUATION
+from attnbench.features.quality.task import ResultGroup
+from tests.models.quality.made_up import passage
 
 SEQ, PASSAGES = 240, 3
 SMALL = causal.find_model(causal.SMALL)
@@ -131,16 +137,16 @@ def test_what_is_decoded_is_what_one_pass_over_the_passage_shows(measured):
     swappable, tokenize = lm_worker.load(SMALL, "float32", "cpu")
     swappable.use("eager")
     passages = lm_worker.all_passages(measured.question, tokenize, tokenize(causal.built_in_book()))
-    for own, (_, number, passage) in zip(measured.originals, passages, strict=True):
+    for own, (_, number, some) in zip(measured.originals, passages, strict=True):
         name = f"{measured.question['folder']}/{number}"
         record = torch.load(f"{name}.pt", weights_only=False)
-        whole = passage.whole(record["tokens"][slice(*record["passage"].continuation)])
+        whole = some.whole(record["tokens"][slice(*record["passage"].continuation)])
         before = record["before"]
         assert whole[before:] == record["tokens"]
-        assert before == torch.load(f"{name}-layers.pt")[0][1].shape[2] < len(passage.prompt)
+        assert before == torch.load(f"{name}-layers.pt")[0][1].shape[2] < len(some.prompt)
         with torch.no_grad():
             logits = swappable.model(input_ids=torch.tensor([whole])).logits[0]
-        places = [n for first, past in passage.text for n in range(first, past) if n > before]
+        places = [n for first, past in some.text for n in range(first, past) if n > before]
         loss = F.cross_entropy(logits[[n - 1 for n in places]], torch.tensor(whole)[places])
         assert own["loss"] == pytest.approx(float(loss), abs=1e-4)
 
@@ -163,3 +169,46 @@ def test_a_cache_and_itself_under_another_name_are_not_told_apart(measured):
     by_name = results_of(measured, measured("plain"), measured("again"))
     plain, again = by_name["plain"], by_name["again"]
     assert "again" not in plain.beaten_by and "plain" not in again.beaten_by
+
+
+def made_up_cache(name, lost=0.0, ratio=1.0, size=100.0, seed=0, **more):
+    """A row whose passages have these figures, the loss and the time with some noise."""
+    chance = random.Random(seed)
+    passages = []
+    for n in range(6):
+        noise = [chance.gauss(0.0, 1.0) for _ in range(2)]
+        loss, time = 3.0 + lost * (1 + 0.1 * noise[0]), ratio * math.exp(0.002 * noise[1])
+        passages.append(passage(n, loss, SEQ, time, kl=0.1, bytes=size, **more))
+    about = {"variant": name, "computes": "approximates softmax", "family": "mine"}
+    return {**about, "status": "measured", "reason": "", "remedy": "", "passages": passages}
+
+
+def test_a_cache_is_beaten_by_what_is_worse_in_nothing_and_better_in_one_figure():
+    own = [passage(n, 3.0, SEQ, bytes=100.0) for n in range(6)]
+    measured = SimpleNamespace(originals=own)
+    rows = [
+        made_up_cache("good", 0.0, 0.5, 50.0, 1),
+        made_up_cache("lossy", 0.1, 0.5, 50.0, 2),
+        made_up_cache("fast", 0.1, 0.3, 50.0, 3),
+        made_up_cache("small", 0.1, 0.5, 20.0, 4),
+        made_up_cache("blind", 0.0, 0.5, 50.0, 5, found=[False] * 4),
+        made_up_cache("short", 0.0, 0.5, 50.0, 6, same=10),
+        made_up_cache("slow", 0.0, 1.2, 100.0, 7),
+    ]
+    by_name = results_of(measured, *rows)
+    beaten = {name: {*result.beaten_by} for name, result in by_name.items()}
+    assert beaten["good"] == beaten["fast"] == beaten["small"] == set()
+    assert beaten["lossy"] == {"good", "fast", "small"}
+    assert beaten["blind"] == beaten["short"] == beaten[caches.BASELINE] == {"good"}
+    assert beaten["slow"] == {"good", caches.BASELINE}
+    group = ResultGroup("after", "likelihood", 0.99, caches.BASELINE, [*by_name.values()])
+    made = {"machine": {"name": "a-machine"}}
+    drawn = view.draw(Evidence("caches", made, rows), [group])
+    assert "bytes of the cache over the full" in drawn.svg and "step time over" in drawn.svg
+    said = " ".join(view.conclusions([group]))
+    assert "quality, time and memory: beaten by none: good, fast, small." in said
+    (table,) = view.tables([group])
+    names = [column.heading for column in table.columns]
+    cells = {line[0]: dict(zip(names, line, strict=True)) for line in table.rows}
+    assert cells["lossy"]["beaten by"] == "good, fast and 1 more"
+    assert cells["small"]["of the bytes"] == "0.2" and cells["good"]["beaten by"] == "none"
