@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import max_pool1d
+from torch.nn.functional import avg_pool1d
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from impls.problem import Problem
@@ -20,7 +20,7 @@ BLOCK = 64
 """Tokens that share a scale under ``scale=block``."""
 MOST = {"int8": 127.0, "int4": 7.0, "fp8": 448.0}
 """The largest code of each dtype."""
-SINKS, WINDOW, POOL, PAGE = 4, 32, 7, 16
+SINKS, WINDOW, POOL, PAGE = 4, 32, 5, 16
 """First tokens that ``sinks`` keeps; queries that SnapKV looks at, and neighbours that it pools;
 tokens of a page of Quest."""
 CHUNK = 256
@@ -280,7 +280,7 @@ class WindowsChoice(ForgettingMemory):
         """The window, and what it attends to the most."""
         window = min(WINDOW, self.count)
         mass = weight_of_keys(q[:, :, -window:], k)[:, : self.count - window]
-        mass = max_pool1d(mass, POOL, 1, POOL // 2)
+        mass = avg_pool1d(mass, POOL, 1, POOL // 2)
         best = mass.topk(self.budget - window, -1).indices
         latest = torch.arange(self.count - window, self.count, device=k.device)
         return torch.cat([best, latest.expand(len(best), -1)], 1)

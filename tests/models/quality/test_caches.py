@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from attnbench.core.evidence import Evidence
 from attnbench.features.quality import cache_worker, caches, causal, lm, lm_worker, view
+from attnbench.features.quality.memories import CodedMemory
 from attnbench.features.quality.passages import CONTINUATION
 from attnbench.features.quality.task import ResultGroup
 from tests.models.quality.made_up import passage
@@ -27,6 +28,8 @@ ROWS = [
     Variant(name="prompt", build=HERE + ":Prompt", operator="softmax", **MORE),
     Variant(name="leaves", build=HERE + ":Leaves", definition=HERE + ":halves", **NEAR, **MORE),
     Variant(name="beside", build=HERE + ":Beside", operator="softmax", **MORE),
+    Variant(name="neighbour", build=HERE + ":Neighbour", options={"scale": "token"},
+            definition="attnbench.features.quality.memories:plain_int8", **NEAR, **MORE),
     Variant(name="drifts", build=HERE + ":Drifts", operator="softmax", **MORE),
 ]
 """
@@ -77,6 +80,19 @@ class Leaves(Plain):
 
 def halves(problem):
     return lambda x: x.bfloat16()
+
+
+class Neighbour(CodedMemory):
+    """Takes the scale of the token beside it, for the values."""
+
+    def __init__(self, problem, scale):
+        super().__init__(problem, "int8", scale)
+
+    def step(self, q, k, v):
+        self.v.scales = self.v.scales.roll(1, 2)
+        out = super().step(q, k, v)
+        self.v.scales = self.v.scales.roll(-1, 2)
+        return out
 
 
 class Drifts(Plain):
@@ -156,6 +172,7 @@ def test_what_is_decoded_is_what_one_pass_over_the_passage_shows(measured):
     [
         ("prompt", "layer 0's output is off by"),
         ("leaves", "layer 0's output is off by"),
+        ("neighbour", "layer 0's output is off by"),
         ("beside", "and it says that it holds"),
         ("drifts", "its perplexity after 240 tokens is off"),
     ],
@@ -163,6 +180,30 @@ def test_what_is_decoded_is_what_one_pass_over_the_passage_shows(measured):
 def test_a_cache_that_is_not_what_it_says_is_found(measured, name, words):
     row = measured(name)
     assert row["status"] == "wrong" and words in row["reason"]
+
+
+@pytest.mark.slow
+def test_every_cache_here_is_what_it_says_in_the_model(measured):
+    rows = [measured(name) for name in caches.DEFAULT]
+    assert {row["variant"]: row["reason"] for row in rows if row["status"] != "measured"} == {}
+    by_name = results_of(measured, *rows)
+    sizes = {name: by_name[name].memory for name in caches.DEFAULT}
+    assert 0.124 < sizes["int4?scale=head"] < sizes["int8?scale=head"] < 0.26 < sizes["int8"] < 0.3
+    assert sizes["quest"] > 1 > sizes["snapkv"] > sizes["h2o"] > sizes["sinks"]
+    by_loss = {row["variant"]: sum(each["loss"] for each in row["passages"]) for row in rows}
+    base = sum(each["loss"] for each in measured.originals)
+    assert abs(by_loss["int8"] - base) < abs(by_loss["int4"] - base) < abs(by_loss["h2o"] - base)
+
+
+@pytest.mark.parametrize("name", ["int8", "h2o"])
+def test_a_cache_here_is_what_it_says_in_the_model(measured, name):
+    row = measured(name)
+    assert row["status"] == "measured" and len(row["passages"]) == PASSAGES, row["reason"]
+
+
+def test_a_budget_that_is_too_small_is_refused_and_said(measured):
+    row = measured("sinks?budget=3")
+    assert row["status"] == "refused" and "budget=3 is too small" in row["reason"]
 
 
 def test_a_cache_and_itself_under_another_name_are_not_told_apart(measured):
