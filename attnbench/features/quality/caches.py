@@ -42,6 +42,7 @@ from attnbench.features.quality.task import (
 )
 from attnbench.features.quality.trial import TrialPlan, trial_steps
 from impls import Table
+from impls.errors import CantBeDone
 from impls.masks import Mask
 from impls.outside import file_rows
 from impls.problem import Problem
@@ -61,6 +62,9 @@ KEEPS = {
     "quest": ("PageReader", "everything, of which each step reads some pages"),
     "random": ("HalfForChance", "the latest tokens, and others by chance: the control"),
 }
+SCALES = ("token", "head", "block")
+LEAST = {"sinks": 5, "h2o": 2, "snapkv": 33, "quest": 32, "random": 2}
+"""The smallest budget of each; 0 stands for a quarter of the prompt."""
 HERE = "attnbench.features.quality.memories"
 ROWS = (
     *(
@@ -93,7 +97,7 @@ ROWS = (
 DEFAULT = (
     *FEW_BITS,
     *KEEPS,
-    *(f"{name}?scale={scale}" for scale in ("head", "block") for name in FEW_BITS),
+    *(f"{name}?scale={scale}" for scale in SCALES[1:] for name in FEW_BITS),
 )
 
 
@@ -105,10 +109,25 @@ def cache_table(files: Sequence[str | Path] = ()) -> Table:
     return table
 
 
+def find_cache(table: Table, text: str) -> Variant:
+    """A cache by its name and options; raises CantBeDone for what there is not or can't work."""
+    name = text.partition("?")[0]
+    if name not in table.rows and not any(row.name == name for row in table.broken):
+        raise CantBeDone(f"there is no cache {name!r}: give {', '.join(table.rows)}")
+    row = table.find(text)
+    if row.build.startswith(HERE):
+        scale, budget = row.chosen.get("scale", SCALES[0]), row.chosen.get("budget", 0)
+        if scale not in SCALES:
+            raise CantBeDone(f"{text}: scale is {', '.join(SCALES[:-1])} or {SCALES[-1]}")
+        if budget and budget < LEAST[name]:
+            raise CantBeDone(f"{text}: the budget is too small: {name} takes {LEAST[name]} or more")
+    return row
+
+
 def start(arguments: argparse.Namespace) -> TaskRun:
     """``attnbench quality caches [CACHE …]``."""
     table = cache_table(arguments.table)
-    caches = [table.find(name) for name in arguments.variants or DEFAULT]
+    caches = [find_cache(table, name) for name in arguments.variants or DEFAULT]
     lm = open_lm(arguments, USUAL, SMALL_USUAL)
     session, threads = lm.session, lm.session.settings.threads
     more = session.dtype, session.device, lm.lengths, arguments.passages, arguments.seed

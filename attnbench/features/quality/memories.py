@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
+from attnbench.features.quality.caches import LEAST
 from impls.problem import Problem
 from impls.spec import Unsupported
 
@@ -100,8 +101,6 @@ class CodedMemory:
     positions = None
 
     def __init__(self, problem: Problem, dtype: str, scale: str) -> None:
-        if scale not in ("token", "head", "block"):
-            raise Unsupported(f"scale={scale}: give token, head or block")
         if dtype == "int4" and problem.head_dim % 2:
             raise Unsupported("int4 takes two channels a byte, and the heads have an odd number")
         self._how = dtype, scale
@@ -146,12 +145,10 @@ class ForgettingMemory:
     This one forgets all but the first tokens and the latest (StreamingLLM, arXiv:2309.17453).
     """
 
-    least = SINKS + 1
+    least = LEAST["sinks"]
 
     def __init__(self, problem: Problem, budget: int) -> None:
         self.budget = budget or max(problem.kv_len // 4, self.least)
-        if self.budget < self.least:
-            raise Unsupported(f"budget={budget} is too small: give {self.least} or more")
         self.count = 0
 
     def prefill(self, q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -206,7 +203,7 @@ class ForgettingMemory:
 class HalfForChance(ForgettingMemory):
     """The control: half of the budget are the latest tokens, the rest is left to chance."""
 
-    least = 2
+    least = LEAST["random"]
 
     def __init__(self, problem: Problem, budget: int) -> None:
         super().__init__(problem, budget)
@@ -274,7 +271,7 @@ class WindowsChoice(ForgettingMemory):
     pooled over neighbours; all that comes later is kept.
     """
 
-    least = WINDOW + 1
+    least = LEAST["snapkv"]
 
     def chosen(self, q: Tensor, k: Tensor) -> Tensor:
         """The window, and what it attends to the most."""
@@ -296,7 +293,7 @@ class PageReader(ForgettingMemory):
     whose keys could have the largest scores, as many as the budget has room for.
     """
 
-    least = 2 * PAGE
+    least = LEAST["quest"]
 
     def prefill(self, q: Tensor, k: Tensor, v: Tensor) -> None:
         """Take the prompt."""

@@ -201,11 +201,6 @@ def test_a_cache_here_is_what_it_says_in_the_model(measured, name):
     assert row["status"] == "measured" and len(row["passages"]) == PASSAGES, row["reason"]
 
 
-def test_a_budget_that_is_too_small_is_refused_and_said(measured):
-    row = measured("sinks?budget=3")
-    assert row["status"] == "refused" and "budget=3 is too small" in row["reason"]
-
-
 def test_a_cache_and_itself_under_another_name_are_not_told_apart(measured):
     by_name = results_of(measured, measured("plain"), measured("again"))
     plain, again = by_name["plain"], by_name["again"]

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 
 from attnbench.features.quality import memories
-from attnbench.features.quality.caches import DEFAULT, KEEPS, cache_table
+from attnbench.features.quality.caches import DEFAULT, KEEPS, LEAST, cache_table, find_cache
+from impls.errors import CantBeDone
 from impls.loading import load_function
 from impls.problem import Problem
-from impls.spec import Unsupported
 
 HEADS, KV_HEADS, WIDTH, PROMPT, STEPS = 4, 2, 8, 150, 45
 GROUP = HEADS // KV_HEADS
@@ -188,17 +188,8 @@ def test_the_plain_form_of_fp8_rounds_as_torchs_own_dtype_does():
     assert torch.equal(plain.float(), x.to(torch.float8_e4m3fn).float())
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("sinks?budget=4", "budget=4 is too small: give 5 or more"),
-        ("snapkv?budget=32", "budget=32 is too small: give 33 or more"),
-        ("quest?budget=16", "budget=16 is too small: give 32 or more"),
-        ("random?budget=-1", "budget=-1 is too small"),
-        ("int8?scale=row", "scale=row: give token, head or block"),
-    ],
-)
-def test_what_cannot_work_is_refused_with_a_sentence(name, words):
-    row = cache_table().find(name)
-    with pytest.raises(Unsupported, match=words):
-        load_function(row.build)(problem(), **row.chosen)
+@pytest.mark.parametrize(("name", "least"), LEAST.items())
+def test_the_smallest_budget_works_and_one_less_is_refused_with_a_sentence(name, least):
+    assert decode(f"{name}?budget={least}", drawn())[0].isfinite().all()
+    with pytest.raises(CantBeDone, match=f"too small: {name} takes {least} or more"):
+        find_cache(cache_table(), f"{name}?budget={least - 1}")
