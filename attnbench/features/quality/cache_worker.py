@@ -23,7 +23,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 import impls
-from attnbench.features.quality.caches import cache_table
+from attnbench.features.quality.caches import DECODED, cache_table
 from attnbench.features.quality.causal import ModelFiles
 from attnbench.features.quality.lm_worker import (
     EXACT,
@@ -49,8 +49,6 @@ from impls.spec import Unsupported, Variant
 Stages = Iterator[dict[str, Any]]
 Layers = dict[int, tuple[Tensor, Tensor, Tensor]]
 """Queries, keys and values of the prompt by layer."""
-DECODED = 128
-"""Tokens of text after the prompt, and no more than a quarter of the passage."""
 PAIRED, WARM_UP = 24, 4
 """Decoded tokens that are timed in pairs with the full cache, and how many ahead of them."""
 SAVED, DECODING = "attnbench:saved", "attnbench:cache"

@@ -51,6 +51,8 @@ from impls.spec import Variant
 WORKER_MODULE = "attnbench.features.quality.cache_worker"
 USUAL, SMALL_USUAL = (2048,), (256,)
 """The usual lengths, and those of the small model."""
+DECODED = 128
+"""Tokens of text after the prompt, and no more than a quarter of the passage."""
 STEPS, STEP = 270, 1 / 40
 """Tokens that are decoded for a passage, about, and a step as a share of a pass over 512 tokens."""
 BASELINE = "the full cache"
