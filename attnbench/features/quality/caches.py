@@ -44,6 +44,7 @@ from attnbench.features.quality.trial import TrialPlan, trial_steps
 from impls import Table
 from impls.errors import CantBeDone
 from impls.masks import Mask
+from impls.operators import KV_SCALES
 from impls.outside import file_rows
 from impls.problem import Problem
 from impls.spec import Variant
@@ -58,13 +59,12 @@ STEPS, STEP = 270, 1 / 40
 BASELINE = "the full cache"
 FEW_BITS = {"int8": "a byte a number", "int4": "half a byte a number", "fp8": "e4m3 numbers"}
 KEEPS = {
-    "sinks": ("ForgettingMemory", "the first tokens and the latest"),
-    "h2o": ("HeavyHitters", "the latest tokens, and those with the most weight so far"),
-    "snapkv": ("WindowsChoice", "what the end of the prompt attends to"),
-    "quest": ("PageReader", "everything, of which each step reads some pages"),
-    "random": ("HalfForChance", "the latest tokens, and others by chance: the control"),
+    "sinks": "the first tokens and the latest",
+    "h2o": "the latest tokens, and those with the most weight so far",
+    "snapkv": "what the end of the prompt attends to",
+    "quest": "everything, of which each step reads some pages",
+    "random": "the latest tokens, and others by chance: the control",
 }
-SCALES = ("token", "head", "block")
 LEAST = {"sinks": 5, "h2o": 2, "snapkv": 33, "quest": 32, "random": 2}
 """The smallest budget of each; 0 stands for a quarter of the prompt."""
 HERE = "attnbench.features.quality.memories"
@@ -88,18 +88,18 @@ ROWS = (
             title=title,
             family="eviction",
             operator="softmax on its own pattern",
-            build=f"{HERE}:{kind}",
+            build=f"{HERE}:{name}",
             definition=f"{HERE}:as_they_are",
             options={"budget": 0},
             phases=("decode",),
         )
-        for name, (kind, title) in KEEPS.items()
+        for name, title in KEEPS.items()
     ),
 )
 DEFAULT = (
     *FEW_BITS,
     *KEEPS,
-    *(f"{name}?scale={scale}" for scale in SCALES[1:] for name in FEW_BITS),
+    *(f"{name}?scale={scale}" for scale in KV_SCALES[1:] for name in FEW_BITS),
 )
 
 
@@ -118,9 +118,9 @@ def find_cache(table: Table, text: str) -> Variant:
         raise CantBeDone(f"there is no cache {name!r}: give {', '.join(table.rows)}")
     row = table.find(text)
     if row.build.startswith(HERE):
-        scale, budget = row.chosen.get("scale", SCALES[0]), row.chosen.get("budget", 0)
-        if scale not in SCALES:
-            raise CantBeDone(f"{text}: scale is {', '.join(SCALES[:-1])} or {SCALES[-1]}")
+        scale, budget = row.chosen.get("scale", KV_SCALES[0]), row.chosen.get("budget", 0)
+        if scale not in KV_SCALES:
+            raise CantBeDone(f"{text}: scale is {', '.join(KV_SCALES[:-1])} or {KV_SCALES[-1]}")
         if budget and budget < LEAST[name]:
             raise CantBeDone(f"{text}: the budget is too small: {name} takes {LEAST[name]} or more")
     return row

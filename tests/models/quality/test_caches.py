@@ -86,13 +86,11 @@ class Neighbour(CodedMemory):
     """Takes the scale of the token beside it, for the values."""
 
     def __init__(self, problem, scale):
-        super().__init__(problem, "int8", scale)
+        super().__init__("int8", problem, scale)
 
-    def step(self, q, k, v):
-        self.v.scales = self.v.scales.roll(1, 2)
-        out = super().step(q, k, v)
-        self.v.scales = self.v.scales.roll(-1, 2)
-        return out
+    def prefill(self, q, k, v):
+        super().prefill(q, k, v)
+        self.v = self.v._replace(scales_bcs1=self.v.scales_bcs1.roll(1, 2))
 
 
 class Drifts(Plain):
