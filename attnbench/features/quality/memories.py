@@ -15,6 +15,7 @@ from attnbench.features.quality.caches import LEAST
 from impls import eviction
 from impls.codes import BLOCK, Codes, append, dequantise, quantise
 from impls.problem import Problem
+from impls.spec import Unsupported
 
 ROOM = 256
 """Tokens after the prompt for which codes have room from the first."""
@@ -29,6 +30,11 @@ class CodedMemory:
 
     def __init__(self, dtype: str, problem: Problem, scale: str) -> None:
         self._how = dtype, scale, problem.kv_len + ROOM
+        try:
+            dequantise(quantise(torch.ones(1, 1, 1, 2, device=problem.device), dtype, scale))
+        except (RuntimeError, NotImplementedError) as why:
+            first = str(why).partition("\n")[0]
+            raise Unsupported(f"{problem.device} lacks {dtype}: {first}") from None
 
     def prefill(self, q: Tensor, k: Tensor, v: Tensor) -> None:
         """Take the prompt."""

@@ -13,6 +13,7 @@ from impls.codes import BLOCK, dequantise
 from impls.errors import CantBeDone
 from impls.loading import load_function
 from impls.problem import Problem
+from impls.spec import Unsupported
 
 HEADS, KV_HEADS, WIDTH, PROMPT, STEPS = 4, 2, 8, 150, 45
 GROUP = HEADS // KV_HEADS
@@ -123,3 +124,14 @@ def test_the_smallest_budget_works_and_one_less_is_refused_with_a_sentence(name,
     assert decode(f"{name}?budget={least}", drawn())[0].isfinite().all()
     with pytest.raises(CantBeDone, match=f"too small: {name} takes {least} or more"):
         find_cache(cache_table(), f"{name}?budget={least - 1}")
+
+
+def test_a_dtype_that_the_device_lacks_is_refused_with_a_sentence(monkeypatch):
+    def lacks(*_):
+        raise RuntimeError('"copy_" not implemented for Float8_e4m3fn\nand a stack')
+
+    monkeypatch.setattr(memories, "quantise", lacks)
+    with pytest.raises(
+        Unsupported, match="^cpu lacks fp8: .copy_. not implemented for Float8_e4m3"
+    ):
+        decode("fp8", drawn())
