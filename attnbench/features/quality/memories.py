@@ -132,7 +132,8 @@ def _in_spans(problem: Problem, scale: str, rounded: Callable[[Tensor, Tensor], 
         count, prompt = x.shape[2], problem.kv_len
         spans = [(0, count)] if scale == "head" else [(n, n + 1) for n in range(count)]
         if scale == "block":
-            spans = [(n, n + BLOCK) for n in range(0, count - BLOCK + 1, BLOCK)]
+            older = count - (count > prompt)  # the latest token stays as it came
+            spans = [(n, n + BLOCK) for n in range(0, older - BLOCK + 1, BLOCK)]
         x = x.double()
         parts = []
         for start, end in spans:

@@ -92,8 +92,9 @@ STEP = {"int8": 1 / 254, "int4": 1 / 14, "fp8": 1 / 28}
 
 
 @pytest.mark.parametrize("name", CODED)
-def test_codes_are_within_half_a_step_and_agree_with_the_plain_form(name):
-    q, k, v = drawn()
+@pytest.mark.parametrize("tokens", [PROMPT + STEPS, 3 * BLOCK])
+def test_codes_are_within_half_a_step_and_agree_with_the_plain_form(name, tokens):
+    q, k, v = drawn(tokens)
     row = cache_table().find(name)
     out, _, memory = decode(name, (q, k, v))
     scale = row.chosen["scale"]
@@ -101,7 +102,7 @@ def test_codes_are_within_half_a_step_and_agree_with_the_plain_form(name):
     assert torch.allclose(dequantise(memory.k).double(), recall(k), atol=1e-6)
     spans = {"token": 1, "head": PROMPT, "block": BLOCK}[scale]
     for start in range(0, PROMPT, spans):
-        some = slice(start, min(start + spans, PROMPT if scale == "head" else PROMPT + STEPS))
+        some = slice(start, min(start + spans, PROMPT if scale == "head" else tokens))
         most = k[:, :, some].abs().amax((2, 3), keepdim=True)
         assert bool(
             ((dequantise(memory.k) - k)[:, :, some].abs() <= STEP[row.name] * most + 1e-6).all()
@@ -132,6 +133,6 @@ def test_a_dtype_that_the_device_lacks_is_refused_with_a_sentence(monkeypatch):
 
     monkeypatch.setattr(memories, "quantise", lacks)
     with pytest.raises(
-        Unsupported, match="^cpu lacks fp8: .copy_. not implemented for Float8_e4m3"
+        Unsupported, match=r"^cpu lacks fp8: .copy_. not implemented for Float8_e4m3"
     ):
         decode("fp8", drawn())
