@@ -23,6 +23,7 @@ from attnbench.core.machine import pace
 from attnbench.core.stats import CONFIDENCE, LEAST_MARGIN, VERDICT_CONFIDENCE
 from attnbench.features.quality.lm import (
     LEVEL,
+    TIED,
     LmOptions,
     VariantPassages,
     earlier_rows,
@@ -238,36 +239,28 @@ class CachePassages(VariantPassages):
         )
 
     def beats(self, other: CachePassages) -> bool:
-        """Whether it is better in a figure and in none told to be worse."""
-        signs = [sign(some, sure) for some, sure in self._losses_beyond(other)]
-        signs.append(self._memory_sign(other))
-        return min(signs) < 0 and max(signs) <= 0
+        """Whether its mean is worse in no figure, and its interval better in one."""
+        better = self.memory < other.memory * (1 - LEAST_MARGIN)
+        if self.memory > other.memory * (1 + LEAST_MARGIN):
+            return False
+        for apart, slack, confidence in self._losses_beyond(other):
+            if statistics.fmean(apart) > slack:
+                return False
+            mean = mean_figure(apart, confidence=confidence)
+            better |= mean is not None and mean.high is not None and mean.high < -slack
+        return better
 
-    def _losses_beyond(self, other: CachePassages) -> Iterator[tuple[list[float], float]]:
-        """By how much it is worse, by passage, and the confidence at which that counts: in loss,
-        needles, continuation and time.
+    def _losses_beyond(self, other: CachePassages) -> Iterator[tuple[list[float], float, float]]:
+        """By how much it is worse, by passage, how much of that is none, and the confidence of an
+        interval: in loss, needles, continuation and time.
         """
         theirs = {each["passage"]: each for each in other.rows}
         both = [(each, theirs[each["passage"]]) for each in self.rows if each["passage"] in theirs]
-        yield [a["loss"] - b["loss"] for a, b in both], CONFIDENCE
-        yield [float(sum(b["found"]) - sum(a["found"])) for a, b in both], CONFIDENCE
-        yield [float(b["same"] - a["same"]) for a, b in both], CONFIDENCE
+        yield [a["loss"] - b["loss"] for a, b in both], TIED, CONFIDENCE
+        yield [float(sum(b["found"]) - sum(a["found"])) for a, b in both], 0.0, CONFIDENCE
+        yield [float(b["same"] - a["same"]) for a, b in both], 0.0, CONFIDENCE
         times = zip(self.token_ratios, other.token_ratios, strict=False)
-        apart = [math.log(a / b) for a, b in times]
-        tied = abs(statistics.fmean(apart)) < LEAST_MARGIN
-        yield [0.0] if tied else apart, VERDICT_CONFIDENCE
-
-    def _memory_sign(self, other: CachePassages) -> int:
-        a, b = self.memory, other.memory
-        return 0 if abs(a / b - 1) < LEAST_MARGIN else (1 if a > b else -1)
-
-
-def sign(differences: Sequence[float], confidence: float) -> int:
-    """The side of zero on which their whole interval lies; 0 where it holds zero."""
-    mean = mean_figure(differences, confidence=confidence)
-    if mean is None or mean.low is None or mean.high is None:
-        return 0
-    return 1 if mean.low > 0 else -1 if mean.high < 0 else 0
+        yield [math.log(a / b) for a, b in times], LEAST_MARGIN, VERDICT_CONFIDENCE
 
 
 def notes(evidence: Evidence) -> Iterator[str]:
@@ -294,6 +287,6 @@ def notes(evidence: Evidence) -> Iterator[str]:
     yield (
         "of the time: of a decoded token with the full cache, in pairs, Student's 99 % interval; "
         "bytes a token: of all tensors that the cache keeps, over the tokens so far, all layers; "
-        "beaten by: better in one of likelihood, needles, same, time and bytes and worse in none, "
-        "by passages' 95 % intervals, for time 99 %"
+        "beaten by: what is worse by its mean in none of likelihood, needles, same, time and "
+        "bytes, and better in one by its interval, paired by passage, 95 %, for time 99 %"
     )

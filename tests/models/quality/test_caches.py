@@ -223,10 +223,10 @@ def test_a_cache_is_beaten_by_what_is_worse_in_nothing_and_better_in_one_figure(
     rows = [
         made_up_cache("good", 0.0, 0.5, 50.0, 1),
         made_up_cache("lossy", 0.1, 0.5, 50.0, 2),
-        made_up_cache("fast", 0.1, 0.3, 50.0, 3),
-        made_up_cache("small", 0.1, 0.5, 20.0, 4),
-        made_up_cache("blind", 0.0, 0.5, 50.0, 5, found=[False] * 4),
-        made_up_cache("short", 0.0, 0.5, 50.0, 6, same=10),
+        made_up_cache("fast", 0.1, 0.3, 50.0, 2),
+        made_up_cache("small", 0.1, 0.5, 20.0, 2),
+        made_up_cache("blind", 0.0, 0.5, 50.0, 1, found=[False] * 4),
+        made_up_cache("short", 0.0, 0.5, 50.0, 1, same=10),
         made_up_cache("slow", 0.0, 1.2, 100.0, 7),
     ]
     by_name = results_of(measured, *rows)
@@ -244,5 +244,5 @@ def test_a_cache_is_beaten_by_what_is_worse_in_nothing_and_better_in_one_figure(
     (table,) = view.tables([group])
     names = [column.heading for column in table.columns]
     cells = {line[0]: dict(zip(names, line, strict=True)) for line in table.rows}
-    assert cells["lossy"]["beaten by"] == "good, fast and 1 more"
+    assert cells["lossy"]["beaten by"]== "good, fast and 1 more"
     assert cells["small"]["of the bytes"] == "0.2" and cells["good"]["beaten by"] == "none"
