@@ -32,6 +32,9 @@ Draw = Literal["normal", "unit", "log decay", "rate"]
 """Standard normal; that divided by its length; the logarithm of a share that is kept; a share
 between 0 and 1.
 """
+KV_DTYPES = ("int8", "int4", "fp8")
+KV_SCALES = ("token", "head", "block")
+"""What a cache in few bits holds, and what one scale is of: :mod:`impls.codes`."""
 OUTPUT = "out"
 OUTPUT_AXES: tuple[Axis, ...] = ("batch", "heads", "q_len", "v_head_dim")
 """A core's output. What it may give besides is in :data:`OUTPUTS`."""

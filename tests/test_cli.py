@@ -40,6 +40,8 @@ WORKERS = {
     "distil",
     "judged",
     "lm_worker",
+    "cache_worker",
+    "memories",
     "pretrained_worker",
     "recall_worker",
     "swappable",

@@ -57,6 +57,12 @@ def made(tmp_path_factory):
         (folder / name / "run.json").write_text(text)
     (folder / "odd" / "run.json").mkdir(parents=True)
     (folder / "empty").mkdir()
+    (folder / "LATIN.txt").write_bytes("Thé".encode("latin-1"))
+    for name, kind in {"untold": "LlamaForCausalLM", "encoder": "BertModel"}.items():
+        (folder / name).mkdir()
+        config = f'{{"model_type": "x", "architectures": ["{kind}"]}}'
+        (folder / name / "config.json").write_text(config)
+    (folder / "encoder" / "tokenizer.json").write_text("{}")
     problem = Problem(q_len=24, kv_len=24)
     for name, site in {
         "calls": Site(problem, "a.py:1", "sdpa", 1, 9.0),

@@ -284,7 +284,8 @@ names NAME *: a claim, as --list names it; all if none
 $ attnbench quality recall --preset cpu-quick
 $ attnbench quality model sdpa performer linear.elu
 $ attnbench quality lm sdpa topk linear.elu
-asked FORM ?: recall, model, real or lm
+$ attnbench quality caches int8 'h2o?budget=512'
+asked FORM ?: recall, model, real, lm or caches
 [quality recall] small models trained from scratch with each variant to recall the values of keys:
   the same steps, and the same time
 variants VARIANT *: cores that are causal and train, and always sdpa; the preset's if none
@@ -327,6 +328,16 @@ variants VARIANT *: all of the table that take a causal mask if none
 --hybrid N,… numbers: also with one layer in N left exact, the variant in the rest: 2,4,8
 --distil S seconds: then each that isn't exact learns the original's predictions for so many seconds
 --resume FILE: go on from what an earlier call kept, variant by variant
++ model
+[quality caches] that language model decoding with each cache, in few bits or with a budget:
+  perplexity, needles, greedy continuation, and the time and the bytes of a token
+variants CACHE *: all built in if none
+--model MODEL: smollm2, small (the repository's own), or a folder; smollm2 if it is installed
+--texts FILE: your own text, UTF-8; a novel of 1890 if not given
+--seq N,… numbers: tokens of a passage; 2048 if not given (small: 256)
+--passages N count =4: of each length; 4 if not given
+--seed N seed =0: of the passages' places, and of what is to be found in them; 0 if not given
+--resume FILE: go on from what an earlier call kept, cache by cache
 + model
 == read
 [report] a page that opens with the answer; a summary and the data beside it

@@ -85,7 +85,7 @@ def stored_selfcheck(out: Path, machine: str) -> dict[str, Any] | None:
 
 
 FOLDER = "evidence"
-Kind = Literal["reproduce", "recall", "model", "real", "lm"]
+Kind = Literal["reproduce", "recall", "model", "real", "lm", "caches"]
 SCHEMA = 1
 STAMP = "%Y%m%d-%H%M%S-%f"
 """Of a name: to the microsecond, for two processes may end within a second."""

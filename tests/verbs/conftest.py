@@ -10,7 +10,7 @@ from attnbench.core.record import Probed, Record, Status
 from attnbench.core.wire import convert, plain
 from attnbench.features.claims import trial
 from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimOutcome
-from attnbench.features.quality import lm, pretrained, recall
+from attnbench.features.quality import caches, lm, pretrained, recall
 from attnbench.features.quality.task import variant_row
 from impls.problem import Problem
 from impls.spec import Variant
@@ -97,6 +97,13 @@ def model(monkeypatch):
             for each in some:
                 each["hybrids"] = {str(ratio): {**each, "kl": 0.05} for ratio in question["hybrid"]}
             stages = [{"status": "measured", "reason": "", "passages": each} for each in some]
+            yield from stages if answer is None else answer() if callable(answer) else answer
+        elif question["answer"].startswith(caches.WORKER_MODULE):
+            some = [passage(n, kl=0.1, bytes=100.0) for n in range(question["passages"])]
+            stages = [{"status": "measured", "reason": "", "passages": each} for each in some]
+            if question["answer"].endswith(":original"):
+                stages = [{"passages": each} for each in some]
+            answer = answers.get(question.get("variant"))
             yield from stages if answer is None else answer() if callable(answer) else answer
         elif question["answer"].endswith(":original"):
             yield {"original": {n: original()[n] for n in ("tokens", "plain")}}

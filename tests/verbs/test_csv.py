@@ -56,6 +56,7 @@ CALLS = {
     "quality model": "quality model sdpa topk linear.elu",
     "quality real": "quality real mean_v linear.elu",
     "quality lm": "quality lm sdpa topk linear.elu --model small",
+    "quality caches": "quality caches int8 h2o --model small",
 }
 MORE = {
     "a matrix": "list --matrix",

@@ -109,3 +109,27 @@ def test_other_or_damaged_evidence_is_refused(call, trained, kept):
     file.write_text(file.read_text().replace('"curve"', '"swerve"'))
     status, _, err = call("recall", "--from", file)
     assert status == 2 and "is damaged (" in err
+
+
+def test_a_variant_without_a_causal_mask_is_refused_and_the_others_are_kept(model, call, kept):
+    status, out, _ = call("lm", "sdpa", "linformer", "--model", "small")
+    assert status == 0 and "! linformer: refused: linformer takes the masks none" in out
+    rows = json.loads(kept("lm").read_text())["rows"]
+    assert [row["status"] for row in rows] == ["measured", "refused"]
+    assert call("lm", "linformer", "--model", "small")[0] == 2
+
+
+def test_caches_go_on_from_what_was_kept_before_the_process_died(model, call, kept):
+    words = ("caches", "int8", "h2o?budget=64", "--model", "small", "--threads", 1)
+    model["h2o?budget=64"] = [{"status": "crashed", "reason": "it died"}]
+    status, out, _ = call(*words)
+    first = kept("caches")
+    assert status == 1 and "! h2o?budget=64: crashed: it died" in out
+    asked_again = []
+    model["int8"] = lambda: asked_again.append(1) or []
+    del model["h2o?budget=64"]
+    status, out, err = call(*words, "--resume", first)
+    assert status == 0 and not asked_again, err
+    assert "beaten by" in out
+    status, _, err = call(*words, "--resume", first, "--seed", 1)
+    assert status == 2 and "was made with another choice of lengths" in err

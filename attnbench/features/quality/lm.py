@@ -32,7 +32,7 @@ from attnbench.features.quality.causal import (
     find_model,
 )
 from attnbench.features.quality.passages import CONTINUATION, DEPTHS
-from attnbench.features.quality.pretrained import read_utf8, session_with
+from attnbench.features.quality.pretrained import ModelSession, read_utf8, session_with
 from attnbench.features.quality.task import (
     MOST_LOG,
     QualityFigure,
@@ -96,20 +96,38 @@ class LmOptions:
         )
 
 
-def start(arguments: argparse.Namespace) -> TaskRun:
-    """``attnbench quality lm [VARIANT …]``: the exact variants first."""
-    variants = chosen_variants(arguments, wrong_level)
+@dataclass(frozen=True)
+class LmSession:
+    """A model, a text and the lengths of passages, before anything runs."""
+
+    files: ModelFiles
+    book: str
+    lengths: tuple[int, ...]
+    session: ModelSession
+
+
+def open_lm(arguments: argparse.Namespace, usual: Sequence[int], small: Sequence[int]) -> LmSession:
+    """Raises CantBeDone for a bad model, text, length or number of passages.
+
+    ``usual``, ``small``: the lengths if none are given, and those of the small model.
+    """
     files = find_model(arguments.model)
-    small = files.name == SMALL
-    if small and arguments.model is None:
+    if files.name == SMALL and arguments.model is None:
         say(f"SmolLM2 is not installed, so the small model stands in; {INSTALL}")
     book = read_utf8(Path(arguments.texts)) if arguments.texts else built_in_book()
-    lengths = tuple(sorted(set(arguments.seq or (SMALL_SHORT if small else SHORT))))
+    lengths = tuple(sorted(set(arguments.seq or (small if files.name == SMALL else usual))))
     files.check_length(max(lengths))
     if arguments.passages < FEWEST:
         raise CantBeDone(f"--passages {arguments.passages}: intervals need {FEWEST} or more")
     arguments.threads = arguments.threads or this_machine().cores
-    session = session_with(arguments, files.facts(), [book])
+    return LmSession(files, book, lengths, session_with(arguments, files.facts(), [book]))
+
+
+def start(arguments: argparse.Namespace) -> TaskRun:
+    """``attnbench quality lm [VARIANT …]``: the exact variants first."""
+    variants = chosen_variants(arguments, wrong_level)
+    lm = open_lm(arguments, SHORT, SMALL_SHORT)
+    session = lm.session
     layers = tuple(sorted(set(arguments.layers or ())))
     ratios = tuple(sorted(set(arguments.hybrid or ())))
     if ratios and ratios[0] < 2:
@@ -117,7 +135,7 @@ def start(arguments: argparse.Namespace) -> TaskRun:
     options = LmOptions(
         session.dtype,
         session.device,
-        lengths,
+        lm.lengths,
         arguments.passages,
         arguments.seed,
         layers,
@@ -126,9 +144,9 @@ def start(arguments: argparse.Namespace) -> TaskRun:
     )
     header = session.header(arguments, asdict(options))
     threads = session.settings.threads
-    plan = options.plan(files, book, arguments.table, threads)
+    plan = options.plan(lm.files, lm.book, arguments.table, threads)
     if arguments.resume:
-        plan = replace(plan, earlier=earlier_rows(Path(arguments.resume), header))
+        plan = replace(plan, earlier=earlier_rows("lm", Path(arguments.resume), header))
     return TaskRun(
         session.device,
         header,
@@ -148,13 +166,13 @@ ASKED = {
 """Facts that a call which goes on must share with the earlier one, and a word for each."""
 
 
-def earlier_rows(file: Path, header: Row) -> dict[str, Row]:
+def earlier_rows(kind: str, file: Path, header: Row) -> dict[str, Row]:
     """The rows of an earlier call that was asked the same, by variant; raises CantBeDone where it
     was asked something else.
     """
     evidence = read_evidence(file)
-    if evidence.kind != "lm":
-        raise CantBeDone(f"--resume {file} is evidence of {evidence.kind}, not of lm")
+    if evidence.kind != kind:
+        raise CantBeDone(f"--resume {file} is evidence of {evidence.kind}, not of {kind}")
     plain = from_json(json.dumps(short_in(msgspec.to_builtins(header))))
     made = {**evidence.made, "wanted": {"hybrid": []} | evidence.made.get("wanted", {})}
     other = [word for name, word in ASKED.items() if made.get(name) != plain.get(name)]

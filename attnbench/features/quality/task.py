@@ -141,6 +141,10 @@ class Result(Struct, frozen=True):
     """Than the baseline, beyond doubt."""
     more: Mapping[str, QualityFigure | float | None] = {}
     """Further columns."""
+    memory: float | None = None
+    """The bytes of its cache over the baseline's."""
+    beaten_by: Sequence[str] = ()
+    """Those that are better in a figure and in none worse."""
 
 
 class ResultGroup(Struct, frozen=True):

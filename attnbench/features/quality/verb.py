@@ -27,7 +27,7 @@ from attnbench.core.evidence import (
 from attnbench.core.lock import lock_for
 from attnbench.core.machine import this_machine
 from attnbench.core.record import FINDINGS, NOT_TRIED, Status
-from attnbench.features.quality import lm, model, real, recall, view
+from attnbench.features.quality import caches, lm, model, real, recall, view
 from attnbench.features.quality.task import ResultGroup, Row, TaskRun
 from attnbench.report import tidy
 from attnbench.report.tables import FAINT, console
@@ -35,7 +35,13 @@ from attnbench.report.tables import show as show_table
 from attnbench.sweep.sweep import Interrupt
 from impls.errors import CantBeDone
 
-TASKS: Mapping[str, Any] = {"recall": recall, "model": model, "real": real, "lm": lm}
+TASKS: Mapping[str, Any] = {
+    "recall": recall,
+    "model": model,
+    "real": real,
+    "lm": lm,
+    "caches": caches,
+}
 """The module of each, as :mod:`attnbench.features.quality.task` describes it."""
 NOT_RUN = ("refused", *NOT_TRIED)
 """Statuses of variants that were not tried."""

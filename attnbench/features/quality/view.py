@@ -1,8 +1,11 @@
-"""Results of any task in sentences, tables, rows of CSV, and one picture: score × time."""
+"""Results of any task in sentences, tables, rows of CSV, and one picture: score × time, and beside
+it, where memory was counted, score × memory.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.regimes import frontier
@@ -24,8 +27,8 @@ from attnbench.report.tables import BAD, GOOD, Styled, Table, columns
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NAMED = 8
-"""Variants that a sentence names."""
+NAMED, BEATERS = 8, 2
+"""Variants that a sentence names, and a cell of a table."""
 
 
 def conclusions(groups: Sequence[ResultGroup]) -> list[str]:
@@ -52,6 +55,8 @@ def conclude(group: ResultGroup) -> Iterator[str]:
     for result in others[:1]:
         gain = "" if result.faster else f", so none gains on {group.baseline}"
         yield f"the fastest other that keeps it is {_with_step(result)}{gain}"
+    if best := [r.variant for r in group.results if r.memory and not r.beaten_by]:
+        yield f"{group.setting}, in quality, time and memory: beaten by none: {', '.join(best)}"
     faster = [result for result in judged if result.faster and result not in others[:1]]
     for result in sorted(faster, key=lambda r: -r.scores[group.score].value)[:1]:
         yield (
@@ -75,6 +80,7 @@ def _table(group: ResultGroup) -> Table:
     scores = list(dict.fromkeys(name for r in shown for name in r.scores))
     timed = any(result.step for result in shown)
     more = list(dict.fromkeys(name for r in shown for name in r.more))
+    caches = any(result.memory for result in shown)
     lines = []
     for result in shown:
         cells: list[Any] = [_score(result.scores.get(name), group.level) for name in scores]
@@ -82,9 +88,13 @@ def _table(group: ResultGroup) -> Table:
             step, quick = result.step, GOOD if result.faster else ""
             cells += [result.step_s and ms(result.step_s), step and Styled(step.with_ends, quick)]
         cells += [_plain(result.more.get(name)) for name in more]
+        if caches:
+            cells += [_plain(result.memory), first_few(result.beaten_by, BEATERS) or "none"]
         lines.append((result.variant, result.computes, *cells))
     right = [*scores, *(("ms", "of the time") if timed else ()), *more]
-    heads = columns("variant", "computes", *right, right=right, wrap=["computes"])
+    right += ["of the bytes"] if caches else []
+    names = [*right, *(["beaten by"] if caches else [])]
+    heads = columns("variant", "computes", *names, right=right, wrap=["computes", "beaten by"])
     return Table(f"{group.setting}: {group.score}, to keep {group.level:g}", heads, lines)
 
 
@@ -130,6 +140,8 @@ def csv_rows(evidence: Evidence, groups: Sequence[ResultGroup]) -> Iterator[tidy
             about = {"variant": result.variant, "computes": result.computes}
             took = {**tidy.flat({"step_s": result.step_s}), **_ends("ratio", result.step)}
             more: tidy.Row = {}
+            if result.memory:
+                more |= {"memory": result.memory, "beaten_by": ", ".join(result.beaten_by)}
             for words, x in result.more.items():
                 name = words.replace(" ", "_")
                 more |= _ends(name, x) if isinstance(x, QualityFigure) else {name: x}
@@ -158,27 +170,54 @@ NAMES = 22
 NEAREST = 1e-4
 """One minus a score: what is nearer to 1 lies at the top edge."""
 TICKS = (0.9999, 0.999, 0.99, 0.95, 0.9, 0.8, 0.6, 0.4, 0.0)
-RATIOS = (0.2, 0.5, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
+RATIOS = (0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A setting: its score against the time of a step, or against the memory of a cache."""
+
+    group: ResultGroup
+    memory: bool
+
+    def across(self, result: Result) -> tuple[float, float, float] | None:
+        """The time or the memory, over the baseline's, and the ends of its interval."""
+        if self.memory:
+            return (result.memory,) * 3 if result.memory else None
+        return result.step.three if result.step else None
+
+    @property
+    def results(self) -> list[Result]:
+        """Those that have both."""
+        return [result for result in self.group.judged() if self.across(result)]
+
+    @property
+    def label(self) -> str:
+        """Of the horizontal axis."""
+        what = "bytes of the cache" if self.memory else "step time"
+        return f"{what} over {self.group.baseline}'s (less is better)"
 
 
 def draw(evidence: Evidence, groups: Sequence[ResultGroup]) -> Plot | None:
-    """A panel a setting: score × time; None where nothing has both."""
-    both = {group.setting: [r for r in group.judged() if r.step] for group in groups}
-    panels = [group for group in groups if both[group.setting]]
+    """A panel a setting, or two: score × time, score × memory; None where nothing has both."""
+    every = [Panel(group, memory) for group in groups for memory in (False, True)]
+    panels = [panel for panel in every if panel.results]
     if not panels:
         return None
     wide = LEFT / 2 + WIDE * len(panels) + RIGHT
-    title = "What a variant costs a model: quality × time"
+    axes_named = "quality × time"
+    if any(panel.memory for panel in panels):
+        axes_named += ", quality × memory"
+    title = f"What a variant costs a model: {axes_named}"
     with sheet(wide / 72, (BELOW + HIGH + ABOVE) / 72) as figure:
         heading(figure, title, evidence.made["machine"]["name"])
-        results = [result for group in panels for result in both[group.setting]]
-        looks, best = style.looks(results), []
-        scores = [r.scores[g.score].value for g in panels for r in both[g.setting]]
-        worst = 1.4 * max(0.15, *map(_far, scores))
-        for place, group in enumerate(panels):
+        looks = style.looks([result for panel in panels for result in panel.results])
+        scores = [r.scores[p.group.score].value for p in panels for r in p.results]
+        worst, best = 1.4 * max(0.15, *map(_far, scores)), list[str]()
+        for place, panel in enumerate(panels):
             left = LEFT + WIDE * place
             axes = add_axes(figure, (left, BELOW, left + WIDE - LEFT, BELOW + HIGH))
-            best += _draw_panel(axes, group, both[group.setting], looks, worst)
+            best += _draw_panel(axes, panel, looks, worst)
         order = sorted(looks.values(), key=lambda look: look.variant not in best)
         style.legend(figure, order[:NAMES])
         words = f"Beaten by none both ways: {', '.join(dict.fromkeys(best))}"
@@ -186,22 +225,18 @@ def draw(evidence: Evidence, groups: Sequence[ResultGroup]) -> Plot | None:
 
 
 def _draw_panel(
-    axes: Axes,
-    group: ResultGroup,
-    results: Sequence[Result],
-    looks: Mapping[str, style.VariantLook],
-    worst: float,
+    axes: Axes, panel: Panel, looks: Mapping[str, style.VariantLook], worst: float
 ) -> list[str]:
     """The points with both intervals; the variants that none beats both ways."""
-    points = {r.variant: (r.step.value, 1 - r.scores[group.score].value) for r in results if r.step}
-    front = frontier(points)
-    ends = [x for result in results if result.step for x in result.step.three]
-    xs = style.limits([1.0, *ends], least=1.5)
-    _draw_axes(axes, group, xs, worst)
-    for result in results:
-        assert result.step is not None
-        x, low, high = result.step.three
-        y, below, above = map(_far, result.scores[group.score].three)
+    score = panel.group.score
+    places = {r.variant: ends for r in panel.results if (ends := panel.across(r))}
+    far = {r.variant: 1 - r.scores[score].value for r in panel.results}
+    front = frontier({name: (x, far[name]) for name, (x, _, _) in places.items()})
+    xs = style.limits([1.0, *(x for ends in places.values() for x in ends)], least=1.5)
+    _draw_axes(axes, panel, xs, worst)
+    for result in panel.results:
+        x, low, high = places[result.variant]
+        y, below, above = map(_far, result.scores[score].three)
         leads = result.variant in front
         more: dict[str, Any] = {"alpha": 1.0 if leads else 0.75, "zorder": 3}
         more |= looks[result.variant].marks(5.5 if leads else 4.5)
@@ -214,8 +249,9 @@ def _far(score: float) -> float:
     return max(NEAREST, 1 - score)
 
 
-def _draw_axes(axes: Axes, group: ResultGroup, xs: tuple[float, float], worst: float) -> None:
-    """With the corner of what is faster and good enough."""
+def _draw_axes(axes: Axes, panel: Panel, xs: tuple[float, float], worst: float) -> None:
+    """With the corner of what is less and good enough."""
+    group = panel.group
     top, inside = NEAREST / 1.5, [x for x in RATIOS if xs[0] <= x <= xs[1]]
     axes.set(xscale="log", xlim=xs, yscale="log", ylim=(worst, top))
     axes.set_xticks(inside, [f"{x:g}" for x in inside])
@@ -223,7 +259,7 @@ def _draw_axes(axes: Axes, group: ResultGroup, xs: tuple[float, float], worst: f
     axes.set_yticks([1 - x for x in ticks], [f"{x:g}" for x in ticks])
     axes.minorticks_off()
     axes.set_title(group.setting, loc="left", fontsize=8)
-    axes.set_xlabel(f"step time over {group.baseline}'s (less is better)", labelpad=1, fontsize=8)
+    axes.set_xlabel(panel.label, labelpad=1, fontsize=8)
     axes.set_ylabel(group.score, labelpad=2, fontsize=8)
     axes.fill_between([xs[0], 1.0], 1 - group.level, top, color=GRID, alpha=0.45, linewidth=0)
     axes.axvline(1.0, color=FAINT, linewidth=0.9)

@@ -110,6 +110,7 @@ def _title(runs: Sequence[ReportRun]) -> str:
 
 TITLES = {
     "lm": "A causal language model, its attention replaced by each variant",
+    "caches": "What a causal language model keeps with each cache",
     "model": "A trained model, its attention replaced by each variant",
     "recall": "What small models recall that were trained with each variant",
     "real": "Error and skill on what that model’s layers hand to attention",
