@@ -62,7 +62,8 @@ def quantise(x_bcmd: Tensor, kv_dtype: str, kv_scale: str, room: int = 0) -> Cod
     scales = torch.ones(b, c, _scales_of(kv_scale, room), 1, device=x_bcmd.device)
     if kv_scale == "head" and x_bcmd.shape[2]:
         scales = _scales(x_bcmd, kv_dtype, (2, 3))
-    return append(Codes(codes, scales, x_bcmd[:, :, :0], 0, kv_dtype, kv_scale), x_bcmd, close=True)
+    none = x_bcmd.new_empty(b, c, 0, d)
+    return append(Codes(codes, scales, none, 0, kv_dtype, kv_scale), x_bcmd, close=True)
 
 
 def append(cache: Codes, x_bcmd: Tensor, close: bool = False) -> Codes:
