@@ -286,6 +286,16 @@ def bytes_of(memory: Any) -> int:
     return sum({x.data_ptr(): x.nbytes() for x in storages}.values())
 
 
+def cache_bytes(call: Call) -> int | None:
+    """What a decoder keeps of all tokens: its memory, or keys and values; None in other phases."""
+    if call.problem.phase != "decode":
+        return None
+    if call.steps:
+        return bytes_of(call.memory)
+    kept = (n for n in call.leaves if "kv_len" in call.leaves.specs[n].axes)
+    return bytes_of([call.leaves[n] for n in kept])
+
+
 def put(there: Any, values: Any) -> bool:
     """Copy a decoder's memory into another one; False where their structures differ.
 

@@ -73,7 +73,8 @@ def test_rows_are_only_left_out_for_what_they_need():
     left = {n for n, r in TABLE.rows.items() if r.level == "core" and "cpu" in r.devices} - {*ROWS}
     assert left == {"numpy", "compiled", "flex", "window.flex", "blocksparse.flex", "natten",
                     "onnxruntime",
-                    "cache.sdpa", "cache.online", "ring", "ulysses", "retention", "gla", "delta", "ssd", "gated_delta",
+                    "cache.sdpa", "cache.online",
+                    "ring", "ulysses", "retention", "gla", "delta", "ssd", "gated_delta",
                     "kda", "nsa", "dsa"}  # fmt: skip
 
 
