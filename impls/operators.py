@@ -92,7 +92,7 @@ class Operator:
     computes: Computes
     inputs: Mapping[str, TensorSpec]
     numbers: tuple[str, ...] = ()
-    """The numbers that problems may set, of :data:`PARAMETERS`."""
+    """The numbers and words that problems may set, of :data:`PARAMETERS`."""
     further: Mapping[str, TensorSpec] = field(default_factory=dict)
     """The inputs of :data:`PARAMETERS` that problems may have besides."""
     outputs: Mapping[str, TensorSpec] = field(default_factory=dict)
@@ -110,16 +110,20 @@ class Operator:
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a problem may set of its operator: a number above 0, or a further tensor."""
+    """What a problem may set of its operator: a number above 0, a word, or a further tensor."""
 
     about: str
     is_flag: bool = False
     """True where it has no number: an input or an output is there or left out."""
+    words: tuple[str, ...] = ()
+    """What it may be, where it is a word."""
 
     def fault(self, value: object) -> str | None:
         """None for a value that it takes, else what it must be."""
         if self.is_flag:
             return None if value is True else "given or left out"
+        if self.words:
+            return None if value in self.words else f"one of {', '.join(self.words)}"
         number = value if isinstance(value, int | float) and value is not True else -1
         return None if 0 < number < inf else "a number above 0"
 
@@ -131,7 +135,10 @@ PARAMETERS = {
     "state": Parameter("a recurrence begins with a state that comes as an input", True),
     "lse": Parameter("the log-sum-exp of each row's scores, as a second output", True),
     "v_in_k": Parameter("values are the first v_head_dim channels of the keys, one tensor", True),
-}
+    "kv_dtype": Parameter("in decode, the cache is kept in codes of this dtype", words=KV_DTYPES),
+    "kv_scale": Parameter("what one scale of that cache is of; token if not given",
+                          words=KV_SCALES),
+}  # fmt: skip
 """By name, as the command line, a problem, its records and keywords of calls have it."""
 QKV = {
     "q": TensorSpec(("batch", "heads", "q_len", "head_dim")),
@@ -150,7 +157,9 @@ _ON_BOTH = Signs("head_dim", ("q", "k", OUTPUT))
 
 def _of_values(name: Computes) -> Operator:
     """An operator whose rows have definitions of their own; its output is linear in v."""
-    numbers = () if name == "its own operator" else ("scale",)
+    numbers: tuple[str, ...] = () if name == "its own operator" else ("scale",)
+    if name == "approximates softmax":
+        numbers = (*numbers, "kv_dtype", "kv_scale")
     return Operator(name, name, QKV, numbers, signs=(_ON_VALUES,))
 
 

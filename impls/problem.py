@@ -65,6 +65,10 @@ class Fields(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     """True where the log-sum-exp of each row's scores is a second output."""
     v_in_k: bool | None = None
     """True where the values are the first v_head_dim channels of the keys, and no input."""
+    kv_dtype: str | None = None
+    """What the cache of a decoder is kept in, where that is codes in few bits."""
+    kv_scale: str | None = None
+    """What one scale of such a cache is of, where that is no token."""
 
 
 class Problem(Fields, frozen=True):
@@ -110,6 +114,17 @@ class Problem(Fields, frozen=True):
             raise InvalidProblem(
                 "state with phase=decode: a step begins with the state of the tokens before it"
             )
+        if self.kv_dtype and self.phase != "decode":
+            raise InvalidProblem(
+                f"kv_dtype={self.kv_dtype} with phase={self.phase}: a cache is what decode reads; "
+                "use --phase decode"
+            )
+        if self.kv_scale and not self.kv_dtype:
+            raise InvalidProblem(
+                f"kv_scale={self.kv_scale} is of a cache in few bits: set --kv-dtype too"
+            )
+        if self.kv_scale == "token":
+            structs.force_setattr(self, "kv_scale", None)
         if self.v_in_k and self.v_head_dim > self.head_dim:
             raise InvalidProblem(
                 f"v_in_k with v_head_dim={self.v_head_dim}: the keys have head_dim="
@@ -154,8 +169,8 @@ class Problem(Fields, frozen=True):
         return {name: values[name] for name in PARAMETERS if values[name] is not None}
 
     @property
-    def settings(self) -> dict[str, float]:
-        """The numbers among its parameters, as keywords of a call."""
+    def settings(self) -> dict[str, Any]:
+        """The numbers and words among its parameters, as keywords of a call."""
         return {n: x for n, x in self.parameters.items() if not PARAMETERS[n].is_flag}
 
     @property
@@ -222,7 +237,8 @@ class Problem(Fields, frozen=True):
 def setting_words(parameters: Mapping[str, Any]) -> list[str]:
     """``softcap 50``, ``sinks``: parameters in words."""
     named = {name.replace("_", "-"): value for name, value in parameters.items()}
-    return [name if value is True else f"{name} {value:g}" for name, value in named.items()]
+    texts = {n: x if isinstance(x, str) else f"{x:g}" for n, x in named.items()}
+    return [name if value is True else f"{name} {texts[name]}" for name, value in named.items()]
 
 
 def is_usual(scale: float, head_dim: int) -> bool:

@@ -492,6 +492,8 @@ def refusal(row: Variant, problem: Problem) -> str | None:
         return f"{row.label} takes the masks {accepted} on {device}, not {listed(refused)}"
     if refused := [name for name in problem.parameters if name not in row.takes]:
         return f"{row.label} takes no {listed(refused)}"
+    if problem.kv_dtype is None and "kv_dtype" in row.takes:
+        return f"{row.label} decodes from a cache in few bits: choose its dtype by --kv-dtype"
     return _refused_shape(row, problem)
 
 

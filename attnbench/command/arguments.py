@@ -374,7 +374,8 @@ def _parts() -> tuple[dict[str, dict[str, str]], Lines]:
     parts["parameters"] = ["of operators"]
     for name, parameter in PARAMETERS.items():
         option = f"--{name.replace('_', '-')}"
-        form = option if parameter.is_flag else f"{option} N,… figures"
+        form = f"{option} {'A,B words' if parameter.words else 'N,… figures'}"
+        form = option if parameter.is_flag else form
         parts["parameters"].append(f"{form}: {parameter.about}")
     return groups, parts
 

@@ -116,6 +116,8 @@ class Memory(Part, frozen=True):
     """The peak by the variant's own formula; None where it has none."""
     method: str
     flags: list[str] = []
+    cache_bytes: Count | None = None
+    """In decode: keys and values of all tokens, or what the variant keeps in their place."""
 
 
 class Error(Part, frozen=True):
@@ -315,6 +317,13 @@ class Record(Part, frozen=True):
         """The largest relative error of its tensors, against its definition."""
         errors = (self.error or {}).values()
         return max((e.relative for e in errors if e.relative is not None), default=None)
+
+    @property
+    def bytes_a_token(self) -> float | None:
+        """What decoding keeps of each token, over all heads; None in other phases."""
+        if self.memory is None or self.memory.cache_bytes is None:
+            return None
+        return self.memory.cache_bytes / (self.problem.batch * self.problem.kv_len)
 
     def line(self) -> str:
         """One line of records.jsonl."""

@@ -126,6 +126,7 @@ def check_values(
         part = as_rows(tensor, axes_of(name, reference.specs))
         hygiene.check_finite("the output" if name == "forward" else name, part)
     hygiene.check_inputs_kept(call, judged.inputs)
+    hygiene.check_bits(call)
     hygiene.check_memory_kept(call, TWO_STEPS * budget.EPSILON[dtype])
     if rated:
         for name, error in verdict.error.items():

@@ -19,7 +19,15 @@ from torch import Tensor
 
 from attnbench.core.device import device_for
 from attnbench.gate.findings import Wrong, place
-from attnbench.gate.inputs import Attend, Call, Inputs, in_sight, other_set, weights_of
+from attnbench.gate.inputs import (
+    Attend,
+    Call,
+    Inputs,
+    bytes_of,
+    in_sight,
+    other_set,
+    weights_of,
+)
 from attnbench.gate.reference import Tensors
 from impls.operators import OUTPUTS
 from impls.problem import Problem
@@ -32,6 +40,8 @@ LATE_S = 1e-3
 """Processor time that threads at rest may take meanwhile, as housekeeping."""
 FEW_PAIRS = 1 << 22
 """Pairs of queries and keys up to which the graphs of two calls are kept at a time."""
+FULL_TOKENS = 64
+"""Tokens that a cache in few bits may hold in full besides its new ones."""
 QUIET_S = 1.0
 """The longest wait for other threads to come to rest."""
 ASLEEP = 4_000_000
@@ -198,6 +208,24 @@ def check_memory_kept(call: Call, most: float) -> None:
     off = float((again - first.double()).norm() / first.double().norm().clamp(min=1e-30))
     if not off <= most:
         raise Wrong(f"two steps are not as one: the last output is off by {off:.2g}, relative")
+
+
+def check_bits(call: Call) -> None:
+    """Raise where a cache takes more bytes than its codes, two float32 a token and head for each
+    of keys and values, and a block of tokens in full.
+    """
+    p = call.problem
+    if not call.steps or p.kv_dtype is None:
+        return
+    width, heads = p.head_dim + p.v_head_dim, p.batch * p.kv_heads
+    coded = width if p.kv_dtype != "int4" else (p.head_dim + 1) // 2 + (p.v_head_dim + 1) // 2
+    full = (FULL_TOKENS + p.q_len) * width * p.item_bytes
+    most = heads * (p.kv_len * (coded + 2 * 2 * 4) + full)
+    if (size := bytes_of(call.memory)) > most:
+        raise Wrong(
+            f"its cache of {p.kv_dtype} takes {size:,} bytes, and the codes with their scales "
+            f"{most:,} at the most: it keeps something else too"
+        )
 
 
 class FirstCall(NamedTuple):

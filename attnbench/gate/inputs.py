@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -267,6 +267,33 @@ def in_sight(x: Tensor) -> Tensor:
 def weights_of(part: object) -> dict[str, Tensor]:
     """The weights of a layer or of its definition, by name; empty for a core."""
     return dict(getattr(part, "weights", None) or {})
+
+
+def tensors_of(memory: Any) -> Iterator[Tensor]:
+    """The tensors of a decoder's memory, however it holds them."""
+    if isinstance(memory, Tensor):
+        yield memory
+    elif isinstance(memory, Mapping):
+        yield from tensors_of(list(memory.values()))
+    elif isinstance(memory, list | tuple):
+        for part in memory:
+            yield from tensors_of(part)
+
+
+def bytes_of(memory: Any) -> int:
+    """What a decoder's memory takes: each tensor's storage, once, room for more included."""
+    storages = (x.untyped_storage() for x in tensors_of(memory))
+    return sum({x.data_ptr(): x.nbytes() for x in storages}.values())
+
+
+def cache_bytes(call: Call) -> int | None:
+    """What a decoder keeps of all tokens: its memory, or keys and values; None in other phases."""
+    if call.problem.phase != "decode":
+        return None
+    if call.steps:
+        return bytes_of(call.memory)
+    kept = (n for n in call.leaves if "kv_len" in call.leaves.specs[n].axes)
+    return bytes_of([call.leaves[n] for n in kept])
 
 
 def put(there: Any, values: Any) -> bool:

@@ -21,7 +21,7 @@ from torch.autograd.profiler import profile, record_function
 from attnbench.core.device import Device, device_for
 from attnbench.core.format import size
 from attnbench.core.record import Memory
-from attnbench.gate.inputs import Attend, Call, Inputs
+from attnbench.gate.inputs import Attend, Call, Inputs, cache_bytes
 from impls.cost import output_bytes
 from impls.problem import Problem
 
@@ -141,7 +141,8 @@ def _observe_queued(
         out = call.forward()
         saved = device.live_bytes() - before - out.numel() * out.element_size()
         saved -= sum(x.nbytes for x in call.besides.values())
-    memory = Memory(peak, saved, expected, "requested bytes of the caching allocator")
+    method = "requested bytes of the caching allocator"
+    memory = Memory(peak, saved, expected, method, cache_bytes=cache_bytes(call))
     return _observed(memory, _events(profiler), results)
 
 
@@ -172,7 +173,8 @@ def _observe_events(
         flags.append(f"the process grew by {size(high)}: memory taken past torch's allocator")
         peak, method = high, HIGH_WATER
     saved = None if between is None else between - own_bytes
-    return _observed(Memory(peak, saved, expected, method, flags), events, results)
+    memory = Memory(peak, saved, expected, method, flags, cache_bytes(call))
+    return _observed(memory, events, results)
 
 
 def _events(profiler: Any) -> list[Event]:

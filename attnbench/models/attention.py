@@ -331,7 +331,8 @@ class Built:
         problem = problem_of(call.q, call.v, call.dtype, call.device, call.mask, call.phase)
         problem = problem.with_(**dict(call.settings))
         refused = self.row.supports(problem)
-        if refused is not None and problem.phase == "decode":  # forward may compute it too
+        decodes = problem.phase == "decode" and problem.kv_dtype is None
+        if refused is not None and decodes:  # forward may compute it too
             whole = problem.with_(phase="forward")
             if self.row.supports(whole) is None:
                 return whole

@@ -142,6 +142,7 @@ def measurements(run: ReportRun) -> Iterator[Row]:
     joules = any(record.energy for record in run.records)
     settings = [n for n in PARAMETERS if any(n in r.problem.parameters for r in run.records)]
     sustained = any(r.time and r.time.sustained_s for r in run.records)
+    cached = any(r.bytes_a_token for r in run.records)
     kept = any(r.distance and r.distance.kept is not None for r in run.records)
     parts = dict.fromkeys(name for record in run.records for name in record.parts)
     kinds: dict[Problem, list[str]] = {}
@@ -164,6 +165,7 @@ def measurements(run: ReportRun) -> Iterator[Row]:
             **({"node": record.node} if nodes else {}),
             **flat({name: getattr(t, name, None) for name in times}),
             **_column("peak_bytes", record.memory and record.memory.peak_bytes),
+            **({"bytes_a_token": record.bytes_a_token} if cached else {}),
             "error": record.worst_error,
             "fidelity": far and far.skill,
             **({"kept": far and far.kept} if kept else {}),

@@ -308,8 +308,9 @@ def check_times(record: Record, others: Iterable[Record]) -> Record:
 def _alike(record: Record) -> tuple[object, ...]:
     """What two records share that say something about each other's time."""
     p = record.problem
-    rest = p.with_(phase="forward", q_len=1, kv_len=1, mask=Mask())  # it may fit one length alone
-    return record.node, str(p.mask), rest
+    alone = {"mask": Mask(), "kv_dtype": None, "kv_scale": None}  # these fit one length or phase
+    rest = p.with_(phase="forward", q_len=1, kv_len=1, **alone)
+    return record.node, str(p.mask), p.kv_dtype, p.kv_scale, rest
 
 
 def _contradiction(one: tuple[Record, Time], other: tuple[Record, Time]) -> str:

@@ -12,6 +12,11 @@ _TRITON: dict[str, Any] = {
     "value_dim": False, "head_dims": (1, 256), "requires": ("triton>=3.4", "sm>=80", "cc"),
     "install": "pip install 'attnbench[triton]'",
 }  # fmt: skip
+_CACHE: dict[str, Any] = {
+    "operator": "approximates softmax", "definition": "impls.dense.cache:definition",
+    "phases": ("decode",), "masks": ("none", "causal", "window"),
+    "parameters": ("scale", "kv_dtype", "kv_scale"), "paper": "arXiv:2402.02750",
+}  # fmt: skip
 
 
 def _row(name: str, title: str, build: str, cost: str, operator: str = "softmax",
@@ -119,8 +124,16 @@ ROWS = [
     ),
     _row(
         "triton.decode8", "triton.decode over a cache in 8 bits", "triton_decode:build8",
-        "triton_decode8", operator="approximates softmax",
+        "few_bits", operator="approximates softmax",
         definition="impls.dense.triton_decode:definition8", phases=("decode",),
-        options={"splits": 0, "cache": "int8"}, untried=True, **_TRITON,
+        options={"splits": 0}, untried=True, parameters=("scale", "kv_dtype"), **_TRITON,
+    ),
+    _row(
+        "cache.sdpa", "a cache in few bits, widened whole for scaled_dot_product_attention",
+        "cache:build_sdpa", "few_bits", **_CACHE,
+    ),
+    _row(
+        "cache.online", "a cache in few bits, widened block by block under a running sum",
+        "cache:build_online", "few_bits", options={"k_block": 512}, **_CACHE,
     ),
 ]  # fmt: skip

@@ -29,7 +29,7 @@ def build(problem: Problem, block: int, dropout: float = 0.0) -> Attend:
     def block_out(q_bcrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, sinks: Tensor | None,
                   rows: slice, tile: Tile) -> Part:  # fmt: skip
         """In a function of its own, so that a block's weights are gone before the next begins."""
-        scores_bcrm = tiles.scores(q_bcrd, k_bcmd, rows, tile)
+        scores_bcrm = tiles.scores(q_bcrd, k_bcmd[:, :, tile.keys], rows, tile)
         weights_bcrm = weights(scores_bcrm, sinks, problem)
         lse = log_sums(scores_bcrm, problem) if problem.lse else None
         del scores_bcrm

@@ -1,21 +1,28 @@
-"""Shared by the dense variants that work block by block: the scores cut into tiles.
+"""Shared by the dense variants: the scores cut into tiles, and caches in few bits.
 
 Legend in :mod:`impls.heads`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from impls.heads import grouped, widened
+from impls.heads import Define, grouped, to_query_heads, ungrouped, wide, widened
 from impls.masks import alibi_slopes
 from impls.problem import Problem
-from impls.score_mask import blind_rows, cap_, closed_log_sums, grouped_mask
+from impls.score_mask import (
+    beside_sinks,
+    blind_rows,
+    cap_,
+    closed_log_sums,
+    grouped_mask,
+    masked_softmax,
+)
 
 
 class Tile(NamedTuple):
@@ -83,8 +90,8 @@ class Tiles:
         return grouped(q_bhnd[:, :, rows], self.problem)
 
     def scores(self, q_bcrd: Tensor, k_bcmd: Tensor, rows: slice, tile: Tile) -> Tensor:
-        """Masked scores of one tile: [b, c, g n, m]."""
-        scores = (q_bcrd @ k_bcmd[:, :, tile.keys].mT).mul_(self.problem.scale)
+        """Masked scores of one tile, of whose keys k is: [b, c, g n, m]."""
+        scores = (q_bcrd @ k_bcmd.mT).mul_(self.problem.scale)
         scores = cap_(scores, self.problem)
         if self._slopes is not None:
             key = torch.arange(tile.keys.start, tile.keys.stop, device=scores.device)
@@ -106,3 +113,67 @@ class Tiles:
             return out
         log_sums = [x.log_sums_bhn for x in parts if x.log_sums_bhn is not None]
         return out, closed_log_sums(torch.cat(log_sums, 2), sinks, self.blind)
+
+
+class Running(NamedTuple):
+    """The sums of a block of rows over the tiles so far."""
+
+    top_bcr1: Tensor
+    total_bcr1: Tensor
+    out_bcre: Tensor
+
+
+def _whole(sums: Running, sinks: Tensor | None, problem: Problem, dtype: torch.dtype) -> Part:
+    """What the sums over all tiles make of a block of rows."""
+    out_bhne, log_sums = ungrouped(sums.out_bcre / sums.total_bcr1, problem), None
+    if sinks is not None or problem.lse:
+        log_sums = ungrouped(sums.top_bcr1 + sums.total_bcr1.log(), problem)[..., 0]
+    if sinks is not None and log_sums is not None:
+        out_bhne = beside_sinks(out_bhne, log_sums, sinks)
+    return Part(out_bhne.to(dtype), log_sums)
+
+
+def attend_online(tiles: Tiles, q_bhnd: Tensor, k_of: Callable[[slice], Tensor],
+                  v_of: Callable[[slice], Tensor], sinks: Tensor | None = None) -> Any:  # fmt: skip
+    """Attention with a running maximum and sum over tiles; keys and values come tile by tile.
+
+    r = g n rows, n of them in a block.
+    """
+    problem, parts = tiles.problem, []
+    sums_dtype = wide(problem)
+
+    def add_tile(so_far: Running | None, q_bcrd: Tensor, rows: slice, tile: Tile) -> Running:
+        scores_bcrm = tiles.scores(q_bcrd, k_of(tile.keys), rows, tile)
+        top = scores_bcrm.detach().amax(-1, keepdim=True)
+        if so_far is not None:
+            top = torch.maximum(top, so_far.top_bcr1)
+        shift = top.clamp(min=torch.finfo(top.dtype).min)  # of a row that has seen nothing yet
+        p_bcrm = (scores_bcrm - shift).exp_()
+        del scores_bcrm
+        total = p_bcrm.sum(-1, keepdim=True, dtype=sums_dtype)
+        out = (p_bcrm @ v_of(tile.keys)).to(sums_dtype)
+        if so_far is not None:
+            decay = (so_far.top_bcr1 - shift).exp().to(sums_dtype)
+            total, out = total + so_far.total_bcr1 * decay, out + so_far.out_bcre * decay
+        return Running(top, total, out)
+
+    for rows, blocks in tiles.blocks:
+        q_bcrd, so_far = tiles.queries(q_bhnd, rows), None
+        for tile in blocks:
+            so_far = add_tile(so_far, q_bcrd, rows, tile)
+        if so_far is None:
+            parts.append(tiles.nothing(q_bhnd, rows))
+        else:
+            parts.append(_whole(so_far, sinks, problem, q_bhnd.dtype))
+    return tiles.close(parts, sinks)
+
+
+def over(problem: Problem, rounded: Callable[[Tensor], Tensor]) -> Define:
+    """The definition of softmax attention over keys and values that were rounded."""
+
+    def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcmd: Tensor, rows: Tensor) -> Tensor:
+        k, v = (to_query_heads(rounded(x), problem) for x in (k_bcmd, v_bcmd))
+        scores = q_bhnd[:, :, rows] @ k.mT * problem.scale
+        return masked_softmax(scores, problem, rows) @ v
+
+    return define

@@ -122,13 +122,15 @@ def gluon_flash(problem: Problem, stages: int, lazy: float) -> Cost:
     return _with_peak(problem, ends + 2 * column)
 
 
-def triton_decode8(problem: Problem, splits: int, cache: str) -> Cost:
-    """A byte a number of the cache and a float32 a token and head; new tokens are also written."""
+def few_bits(problem: Problem, **options: Any) -> Cost:
+    """The codes of the cache, and float32 scales; new tokens are also written."""
     tokens = problem.mask.keys_seen(problem.shape) * problem.kv_heads
     new = problem.batch * problem.kv_heads * problem.q_len
     width = problem.head_dim + problem.v_head_dim
     ends = _query_bytes(problem) + output_bytes(problem) + new * width * problem.item_bytes
-    return softmax(problem)._replace(bytes=ends + (tokens + new) * (width + 2 * 4))
+    codes = (tokens + new) * width // (2 if problem.kv_dtype == "int4" else 1)
+    covered = {"head": problem.kv_len, "block": 64}.get(problem.kv_scale or "", 1)
+    return softmax(problem)._replace(bytes=ends + codes + 2 * 4 * (tokens + new) // covered)
 
 
 def chunked(problem: Problem, block: int) -> Cost:

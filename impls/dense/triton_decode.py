@@ -30,7 +30,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from impls.heads import Define, to_query_heads
+from impls.dense.common import over
+from impls.heads import Define
 from impls.jit import (
     band,
     capability,
@@ -43,7 +44,6 @@ from impls.jit import (
     steps,
 )
 from impls.problem import Problem
-from impls.score_mask import masked_softmax
 from impls.spec import Unsupported
 
 K_BLOCK: dict[int | str, dict[int, int]] = {
@@ -144,11 +144,15 @@ class Decode:
 class Decode8(Decode):
     """The same over a cache in 8 bits."""
 
-    def __init__(self, problem: Problem, splits: int, cache: str) -> None:
+    def __init__(self, problem: Problem, splits: int) -> None:
+        cache = problem.kv_dtype or ""
         if cache not in CACHE_DTYPES:
-            raise Unsupported(f"cache={cache} must be one of {', '.join(CACHE_DTYPES)}")
+            able = ", ".join(CACHE_DTYPES)
+            raise Unsupported(f"triton.decode8 takes kv_dtype {able}, not {cache or 'none'}")
         if cache == "fp8" and capability(problem.device) < LEAST_FP8:
-            raise Unsupported("cache=fp8 needs compute capability 8.9 or more; int8 runs from 8.0")
+            raise Unsupported(
+                "kv_dtype=fp8 needs compute capability 8.9 or more; int8 runs from 8.0"
+            )
         if problem.q_len > problem.kv_len:
             raise Unsupported(f"q_len={problem.q_len} new tokens need kv_len to be as many or more")
         super().__init__(problem, splits, "triton.decode8", cache)
@@ -199,8 +203,9 @@ def build(problem: Problem, splits: int) -> Decode:
 build8 = Decode8
 
 
-def definition8(problem: Problem, splits: int, cache: str) -> Define:
+def definition8(problem: Problem, splits: int) -> Define:
     """Softmax attention over keys and values that were rounded to 8 bits and widened again."""
+    cache = problem.kv_dtype or ""
 
     def rounded(x_bcmd: Tensor) -> Tensor:
         x = x_bcmd.float()
@@ -209,9 +214,4 @@ def definition8(problem: Problem, splits: int, cache: str) -> Define:
         x = (x / scale).round() if cache == "int8" else (x / scale).to(CACHE_DTYPES[cache]).float()
         return (x.double() * scale.double()).to(x_bcmd.dtype)
 
-    def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcmd: Tensor, rows: Tensor) -> Tensor:
-        k, v = (to_query_heads(rounded(x), problem) for x in (k_bcmd, v_bcmd))
-        scores = q_bhnd[:, :, rows] @ k.mT * problem.scale
-        return masked_softmax(scores, problem, rows) @ v
-
-    return define
+    return over(problem, rounded)

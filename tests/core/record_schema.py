@@ -14,7 +14,7 @@ from typing import Any, get_args
 import msgspec
 
 from attnbench.core.record import SCHEMA, Part, Record, Status
-from impls.operators import PARAMETERS
+from impls.operators import PARAMETERS, Parameter
 from impls.problem import INPUTS, LONGEST, MOST, Problem
 from impls.spec import DTYPES, PHASES, Level
 
@@ -57,6 +57,12 @@ def _texts(kind: type[Part]) -> dict[str, str]:
     }
 
 
+def _values(parameter: Parameter) -> dict[str, Any]:
+    if parameter.words:
+        return {"enum": [*parameter.words]}
+    return {"const": True} if parameter.is_flag else {"type": "number", "exclusiveMinimum": 0}
+
+
 def _problem() -> dict[str, Any]:
     """A problem's schema: its numbers are whole, and what is no number is a text."""
     texts: dict[str, dict[str, Any]] = {
@@ -68,10 +74,8 @@ def _problem() -> dict[str, Any]:
         "device": {"pattern": "^(cpu|cuda(:[0-9]+)?)$"},
     }
     names = [name for name in Problem.__struct_fields__ if name not in PARAMETERS]
-    positive = {"type": "number", "exclusiveMinimum": 0}
     parameters = {
-        name: {**({"const": True} if each.is_flag else positive), "description": each.about}
-        for name, each in PARAMETERS.items()
+        name: {**_values(each), "description": each.about} for name, each in PARAMETERS.items()
     }
     return {
         "type": "object",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 
 import numpy as np
 import pytest
@@ -41,8 +42,10 @@ def written_out(x_md: np.ndarray, kv_dtype: str, kv_scale: str, first: int) -> n
         for d, value in enumerate(row):
             number = np.clip(value / scale, -largest, largest)
             if kv_dtype == "fp8":
-                near = min(E4M3, key=lambda code: (abs(abs(number) - code), E4M3.index(code) % 2))
-                out[m, d] = np.float32(np.sign(number) * near) * scale
+                above = bisect_left(E4M3, abs(number))
+                sides = {max(above - 1, 0), min(above, len(E4M3) - 1)}
+                near = min(sides, key=lambda i: (abs(abs(number) - E4M3[i]), i % 2))
+                out[m, d] = np.float32(np.sign(number) * E4M3[near]) * scale
             else:
                 out[m, d] = np.float32(np.rint(number)) * scale
     return out

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from impls.masks import InvalidMask, Mask
+from impls.operators import KV_DTYPES, KV_SCALES
 from impls.problem import InvalidProblem, Problem
 from impls.spec import Unsupported
 from tests.brute import saved
@@ -90,6 +91,13 @@ def cells(label):
     """Problems that the row may take, each chosen for the pairs of values that none before has."""
     row, covered = TABLE.find(label), set()
     order = random.Random(list(LABELS).index(label) % GROUPS).sample(pool(row.level), CELLS)
+    if "kv_dtype" in row.takes:
+        kinds = itertools.cycle(itertools.product(KV_DTYPES, KV_SCALES))
+        decoding = [cell for cell in order if cell[1].phase == "decode"]
+        order = [
+            (pairs, problem.with_(kv_dtype=kv_dtype, kv_scale=kv_scale))
+            for (pairs, problem), (kv_dtype, kv_scale) in zip(decoding, kinds, strict=False)
+        ]
     candidates = [cell for cell in order if fits(row, cell[1])]
     while candidates:
         best = max(candidates, key=lambda x: len(x[0] - covered))

@@ -35,7 +35,10 @@ def asked(row, device, **changes):
     phases = row.on(device, "phases")
     first = {"phase": "forward" if "forward" in phases else phases[0]}
     first |= {"dtype": row.on(device, "dtypes")[0], "mask": Mask.parse(row.on(device, "masks")[0])}
-    return Problem(**{**sizes, **first, **changes}, level=row.level, device=device)
+    values = {**sizes, **first, **changes}
+    if "kv_dtype" in row.takes and values["phase"] == "decode":
+        values = {"kv_dtype": "int8", **values}
+    return Problem(**values, level=row.level, device=device)
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -47,6 +50,8 @@ def test_each_cell_is_what_the_row_answers_of_such_a_problem(name, files):
         answers |= {x: {"mask": Mask.parse(files.get(x, TEXTS.get(x, x)))} for x in MASK_KINDS}
         if row.level == "core":
             answers |= {x: {x: True if PARAMETERS[x].is_flag else 0.7} for x in PARAMETERS}
+            answers["kv_dtype"] = {"kv_dtype": "int8", "phase": "decode"}
+            answers["kv_scale"] = {**answers["kv_dtype"], "kv_scale": "head"}
             answers["v_head_dim"] = {"v_head_dim": 72}
         answers["gqa"] = {"kv_heads": 2}
         for column, changes in answers.items():

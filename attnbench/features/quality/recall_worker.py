@@ -24,6 +24,7 @@ from attnbench.core.format import roughly
 from attnbench.core.wire import convert
 from attnbench.features.quality import recall
 from attnbench.features.quality.recall import CAUSAL, NOTHING, Setting, TrainingJob, stream
+from attnbench.gate.inputs import tensors_of
 from attnbench.models.attention import Built
 from impls.loading import load_function
 from impls.spec import Variant
@@ -170,16 +171,9 @@ def state_numbers(variant: Variant, setting: Setting) -> int:
             shape = (1, problem.kv_heads, problem.kv_len, problem.head_dim)
             with torch.no_grad():
                 tokens = torch.zeros(shape, device=problem.device)
-                return _count(call.remember(tokens, tokens)) // problem.kv_heads
+                memory = tensors_of(call.remember(tokens, tokens))
+                return sum(x.numel() for x in memory) // problem.kv_heads
     return problem.kv_len * (problem.head_dim + problem.v_head_dim)
-
-
-def _count(memory: Any) -> int:
-    if isinstance(memory, Tensor):
-        return memory.numel()
-    if isinstance(memory, Mapping):
-        memory = memory.values()
-    return sum(map(_count, memory)) if hasattr(memory, "__iter__") else 0
 
 
 def train(question: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -307,6 +307,7 @@ def _values(record: Record, time: Time) -> dict[str, float | None]:
         "high": time.high_s,
         "peak": positive(memory.peak_bytes) if memory else None,
         "saved": positive(memory.saved_bytes) if memory else None,
+        "cache": record.bytes_a_token,
         "error": positive(record.worst_error),
         "distance": None if exact or not far else positive(far.relative),
         "fidelity": 1 if exact else far.skill if far else None,

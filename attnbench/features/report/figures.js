@@ -186,13 +186,14 @@ function draw(figure, width = 0) {
 
 /* The readout: the point nearest to the pointer, the finger, or the arrow keys. */
 
-function wordsOf({ scene, variant, length, s, low, high: top, peak, saved, share, error, distance, fidelity, joules: energy, noisy }) {
+function wordsOf({ scene, variant, length, s, low, high: top, peak, saved, cache, share, error, distance, fidelity, joules: energy, noisy }) {
   const best = Math.min(...looks.filter(({ exact }) => exact).map(({ v }) => at(scene, v, length)?.s ?? Infinity));
   const say = (value) => figures(value * 1e3);
   return [
     `${tokens(length)} tokens: ${say(s)} ms [${say(low)}, ${say(top)}]`,
     [Number.isFinite(best) && `${times(s / best)} the best`, share && `${percent(share)} of ceiling`].filter(Boolean).join(" · "),
     peak && `${figures(peak / 2 ** 20)} MiB${saved ? `, ${figures(saved / 2 ** 20)} kept for backward` : ""}`,
+    cache && `${figures(cache)} bytes a token in the cache`,
     looks[variant].exact ? error && `error ${three(error)}`
       : `not exact: ${fidelity === null ? "fidelity not measured" : `${Math.round(Math.max(0, fidelity) * 100)} % fidelity`}${distance ? `, distance ${three(distance)}` : ""}`,
     energy && joules(energy),

@@ -16,7 +16,7 @@ from attnbench.answer.paste import command_words, lines_for
 from attnbench.answer.ranking import EXACT
 from attnbench.answer.regimes import Regime, regimes
 from attnbench.answer.standings import Standing
-from attnbench.core.format import first_few, mib, ms, percent, ratio, short
+from attnbench.core.format import figures, first_few, mib, ms, percent, ratio, short
 from attnbench.core.record import FINDINGS, Record, Status
 from attnbench.report.scenes import ReportRun, Scene, not_advised, scenes
 from attnbench.report.sentences import beside, distinct_words, only, parts, show_layers
@@ -171,6 +171,7 @@ def _fastest(run: ReportRun, scene: Scene, most: int) -> Table:
     best = min(scene.regime.exact(length).values(), default=min(map(_median, some), default=nan))
     rows: list[list[Any]] = []
     top = sorted(some, key=lambda r: r.variant != use)[:most]
+    cached = any(r.bytes_a_token for r in top)
     for record in sorted(top, key=_median):
         t = _median(record)
         leads = record.variant in standing.leaders
@@ -181,9 +182,10 @@ def _fastest(run: ReportRun, scene: Scene, most: int) -> Table:
         mark = mark if exact else "not exact"
         mark = "wrong on other inputs" if record.wrong_on else mark
         low, high = (record.time.low_s, record.time.high_s) if record.time else (None, None)
-        rows.append([name, ms(t), f"[{ms(low)}, {ms(high)}]", ratio(t / best), peak, mark])
+        size = [figures(record.bytes_a_token or 0.0)] if cached else []
+        rows.append([name, ms(t), f"[{ms(low)}, {ms(high)}]", ratio(t / best), peak, *size, mark])
     note = str(beside(standing) or "")
-    heads = ("ms", "95 %", "× best", "MiB")
+    heads = ("ms", "95 %", "× best", "MiB", *["bytes a token"] * cached)
     mask = "no mask" if scene.regime.mask == "none" else scene.regime.mask
     title = f"{scene.regime.phase}, {mask}, {length:,} {scene.regime.unit}"
     kind = "exact variants" if exact else "variants, none of them exact"

@@ -157,24 +157,24 @@ DECODE8 = [
 def test_decode_over_a_cache_in_8_bits_is_softmax_over_what_the_cache_holds(
     changes, options, cache
 ):
-    p = problem(**{"mask": "causal", **STEP, **changes})
+    p = problem(**{"mask": "causal", **STEP, "kv_dtype": cache, **changes})
 
     def exact(p, q, k, v):
         return softmax(p, q, rounded(k, cache), rounded(v, cache))
 
-    check(p, build("triton.decode8", p, cache=cache, **options), exact)
+    check(p, build("triton.decode8", p, **options), exact)
 
 
 @pytest.mark.parametrize("cache", ["int8", "fp8"])
 def test_the_gate_judges_a_cache_by_what_it_holds_and_reports_how_far_that_is_from_softmax(cache):
-    p = problem("causal", **{**STEP, "kv_len": 70, "heads": 4, "kv_heads": 2, "head_dim": 32})
-    attend = build("triton.decode8", p, cache=cache)
-    verdict = checks.judged("triton.decode8", p, attend, cache=cache)
+    shape = {**STEP, "kv_len": 70, "heads": 4, "kv_heads": 2, "head_dim": 32}
+    p = problem("causal", **shape, kv_dtype=cache)
+    verdict = checks.judged("triton.decode8", p, build("triton.decode8", p))
     assert verdict.reason is None
     assert 1e-3 < verdict.distance.relative < 0.1
     assert verdict.error["forward"].relative < 1e-6
-    other = build("triton.decode8", p, cache="fp8" if cache == "int8" else "int8")
-    assert checks.judged("triton.decode8", p, other, cache=cache).reason
+    other = build("triton.decode8", p.with_(kv_dtype="fp8" if cache == "int8" else "int8"))
+    assert checks.judged("triton.decode8", p, other).reason
 
 
 def by_pairs(p, q, k, v):
