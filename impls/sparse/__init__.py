@@ -34,6 +34,15 @@ def _selecting(name: str, title: str, operator: str = _OWN, **more: Any) -> Vari
     return _row(name, title, name, name, **more)
 
 
+def _evict(policy: str, title: str, definition: str, **more: Any) -> Variant:
+    """A row whose memory forgets, for causal decoding."""
+    return Variant(
+        name=f"evict.{policy}", title=title, family="sparse", build=f"impls.sparse.evict:{policy}",
+        definition=f"impls.sparse.evict:{definition}Definition", cost=f"impls.sparse.cost:{policy}",
+        phases=("decode",), masks=("causal",), **more,
+    )  # fmt: skip
+
+
 def _flex(name: str, title: str, code: str, cost: str, **more: Any) -> Variant:
     """A row of torch's compiled FlexAttention, which has no backward and no float64 on the CPU."""
     settings: dict[str, Any] = {
@@ -111,6 +120,26 @@ ROWS: list[Variant] = [
     _selecting(
         "dsa", "keys that an indexer selects (DeepSeek-V3.2)", operator="dsa",
         options={"top": 128}, paper="arXiv:2512.02556",
+    ),
+    _evict(
+        "sinks", "a memory of the first tokens and the latest (StreamingLLM)", "", operator=_OWN,
+        options={"budget": 512, "sinks": 4}, paper="arXiv:2309.17453",
+    ),
+    _evict(
+        "h2o", "a memory of the latest tokens and the heaviest (H2O)", "H2o", operator="evict",
+        options={"budget": 512}, paper="arXiv:2306.14048",
+    ),
+    _evict(
+        "snapkv", "a memory of what a prompt's last queries choose (SnapKV)", "SnapKv",
+        operator="evict", options={"budget": 512, "window": 32}, paper="arXiv:2404.14469",
+    ),
+    _evict(
+        "quest", "a memory of all tokens, read by pages that a query likes (Quest)", "Quest",
+        operator=_OWN, options={"budget": 512, "page": 16}, paper="arXiv:2406.10774",
+    ),
+    _evict(
+        "random", "a memory of the latest tokens and a sample, the control", "Random",
+        operator=_OWN, options={"budget": 512},
     ),
     _row(
         "lsh", "queries and keys that hash alike (Reformer)", "lsh", "lsh", operator=_NEAR,

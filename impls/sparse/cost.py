@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     """Which of the keys the row at a place sees."""
 
 __all__ = [
-    "bigbird", "blocksparse", "dilated", "dsa", "fixed", "longformer", "lsh", "moba", "nsa",
-    "routing", "strided", "topk", "window",
+    "bigbird", "blocksparse", "dilated", "dsa", "fixed", "h2o", "longformer", "lsh", "moba", "nsa",
+    "quest", "random", "routing", "sinks", "snapkv", "strided", "topk", "window",
 ]  # fmt: skip
 
 
@@ -285,6 +285,32 @@ def routing(problem: Problem, clusters: int, window: int, seed: int) -> Cost:
 def _once(problem: Problem, forward: int) -> int:
     """Work that has no gradient: done forward, and not again."""
     return 0 if problem.phase == "backward" else forward
+
+
+# ---- memories that forget ------------------------------------------------------------------------
+
+
+def sinks(problem: Problem, budget: int, sinks: int = 0, window: int = 0) -> Cost:
+    """A step's queries on what is held and on each other's tokens; a prompt counts as nothing."""
+    n = problem.q_len
+    held = min(max(budget, 0), problem.kv_len - n) if n <= problem.kv_len else 0
+    return on_pairs(problem, n * held + n * (n + 1) // 2, held + min(n, problem.kv_len))
+
+
+h2o = snapkv = random = sinks
+
+
+def quest(problem: Problem, budget: int, page: int) -> Cost:
+    """The pages that are read, and two products and the bytes of the bounds of all."""
+    size, before = max(page, 1), max(problem.kv_len - problem.q_len, 0)
+    pages, rest = before // size, before % size
+    attend = sinks(problem, min(pages, max(budget - rest, 0) // size) * size + rest)
+    rows = problem.batch * problem.heads * problem.q_len
+    bounds = 2 * problem.batch * problem.kv_heads * pages * problem.head_dim
+    ranking = 2 * rows * 2 * pages * problem.head_dim
+    return attend._replace(
+        flops=attend.flops + ranking, bytes=attend.bytes + bounds * problem.item_bytes
+    )
 
 
 # ---- a user's layout -----------------------------------------------------------------------------

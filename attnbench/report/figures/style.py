@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from attnbench.report.figures.sheet import FAINT, HUES, PAPER, shorten
@@ -20,9 +21,6 @@ FIRST = ["sdpa", "sdpa.flash", "chunked", "baddbmm", "flex", "inplace", "online"
 """The variants that are compared most: each has a hue that no other of these has."""
 SHIFT = 3
 """The list of hues is turned by so many each time that it is used up."""
-AGAIN = 2
-"""By so many further outlines the list goes on where all hues have had all of them: then those that
-share one differ in their filling."""
 HALF = "left"
 FILLS = {"softmax": "full", "its own operator": "none"}
 MEANINGS = {
@@ -64,13 +62,17 @@ class VariantLook:
     def marker(self) -> str:
         """Its outline, as matplotlib calls it: those of one hue differ in it."""
         turn = self.place // len(HUES)
-        turn += turn // len(MARKERS) * AGAIN
         return MARKERS[([*HUES].index(self.hue) + turn) % len(MARKERS)]
 
     @property
     def fill(self) -> str:
         """Full, half or hollow, by what it computes."""
         return FILLS.get(self.computes, HALF)
+
+    @property
+    def marking(self) -> tuple[str, str, str]:
+        """All that its mark is."""
+        return self.hue, self.marker, self.fill
 
     def marks(self, size: float = 4.0) -> dict[str, Any]:
         """Its marker, as arguments of matplotlib's ``plot``."""
@@ -91,9 +93,22 @@ def filled(fill: str, colour: str, marker: str = "o", size: float = 4.0) -> dict
     }
 
 
+@cache
+def _places() -> dict[str, int]:
+    """The places of variants built in: no two have a hue, an outline and a filling in common."""
+    places: dict[str, int] = {}
+    taken, place = set[tuple[str, str, str]](), 0
+    for name in dict.fromkeys((*FIRST, *own_rows())):
+        computes = own_rows()[name].computes
+        while (look := VariantLook(0, name, "", computes, place)).marking in taken:
+            place += 1
+        taken.add(look.marking)
+        places[name], place = place, place + 1
+    return places
+
+
 def looks(records: Iterable[Any]) -> dict[str, VariantLook]:
     """A look for each variant of these records, in their order."""
-    places = {name: place for place, name in enumerate(dict.fromkeys((*FIRST, *own_rows())))}
     variants: dict[str, tuple[str, str]] = {}
     for record in records:
         family, computes = variants.get(record.variant, ("", ""))
@@ -101,7 +116,7 @@ def looks(records: Iterable[Any]) -> dict[str, VariantLook]:
     looks = {}
     for number, (variant, both) in enumerate(variants.items()):
         other = zlib.crc32(variant.encode("utf-8", "replace")) % (len(HUES) * len(MARKERS))
-        looks[variant] = VariantLook(number, variant, *both, places.get(variant, other))
+        looks[variant] = VariantLook(number, variant, *both, _places().get(variant, other))
     return looks
 
 

@@ -60,7 +60,7 @@ def test_the_page_has_the_colours_of_the_pictures_on_light_paper():
 def test_a_name_alone_says_how_a_variant_looks_and_no_two_built_in_are_alike():
     rows = own_rows().values()
     found = looks(Record.of(row, Problem(), Status.UNSUPPORTED, "why") for row in rows)
-    drawn = {(look.hue, look.marker, look.fill) for look in found.values()}
+    drawn = {look.marking for look in found.values()}
     assert len(drawn) == len(own_rows())
     assert {found[name].hue for name in FIRST} == HUES.keys()
     theirs = looks(map(timed, ("theirs", "sdpa", "mine?block=3")))
