@@ -190,10 +190,9 @@ class Random(Half):
 
 
 def draws(positions_bcn: Tensor) -> Tensor:
-    """Numbers from 0 to 1, by hashing each position with its batch element and head."""
-    b, c, _ = positions_bcn.shape
-    unit = torch.arange(b * c, device=positions_bcn.device).view(b, c, 1)
-    x = positions_bcn * 0x9E3779B1 + unit * 0x85EBCA77 & 0xFFFFFFFF
+    """Numbers from 0 to 1, by hashing each position with its head."""
+    head = torch.arange(positions_bcn.shape[1], device=positions_bcn.device)[:, None]
+    x = positions_bcn * 0x9E3779B1 + head * 0x85EBCA77 & 0xFFFFFFFF
     for _ in range(2):
         x = (x ^ x >> 16) * 0x45D9F3B & 0xFFFFFFFF
     return (x ^ x >> 16).float() / 2**32
@@ -232,7 +231,7 @@ def weight_of_keys(problem: Problem, q_bhnd: Tensor, k_bcmd: Tensor) -> Tensor:
     """
     n, m, g = q_bhnd.shape[2], k_bcmd.shape[2], problem.group
     total = widened(k_bcmd.new_zeros(k_bcmd.shape[:3]))
-    step = max(1, SCORES // (q_bhnd.shape[0] * q_bhnd.shape[1] * m))
+    step = max(1, SCORES // max(1, q_bhnd.shape[0] * q_bhnd.shape[1] * m))
     for start in range(0, n, step):
         some = q_bhnd[:, :, start : start + step]
         rows = some.shape[2]

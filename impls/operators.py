@@ -211,6 +211,11 @@ DSA = {
     "iw": _index("q_len", "index_heads"),
 }
 """With the queries, keys and weights of the indexer that selects."""
+EVICT = {
+    **QKV,
+    "past_q": TensorSpec(("batch", "heads", "kv_len", "head_dim"), gradient=False, keyword=True),
+}
+"""With the queries of the tokens before, by which a memory chooses what it holds."""
 SINKS = {"sinks": TensorSpec(("heads",), keyword=True)}
 OUTPUTS = {"lse": TensorSpec(("batch", "heads", "q_len"), dtype="float32")}
 """What ``attend`` gives besides the output, where a problem asks for it: (out, lse).
@@ -243,6 +248,7 @@ OPERATORS = {
         _recurrent("kda", "unit", "heads", g=DECAYS, beta=BETA),
         Operator("nsa", "its own operator", NSA, ("scale",), signs=(_ON_VALUES,)),
         Operator("dsa", "softmax on its own pattern", DSA, ("scale",), signs=(_ON_VALUES,)),
+        Operator("evict", "softmax on its own pattern", EVICT, ("scale",), signs=(_ON_VALUES,)),
     )
 }
 

@@ -13,7 +13,8 @@ In phase ``decode`` k and v are the whole cache, the new tokens last. A variant 
 else of the tokens before (a recurrent state) gives its ``attend`` two methods: ``remember(k, v) ->
 memory``, called once for all tokens but the new ones, outside the clock, and ``step(q, k, v,
 memory) -> (out, memory)`` of the new tokens alone, which is what is timed. ``step`` leaves the
-memory it was given as it is.
+memory it was given as it is. Two steps are as one, unless ``attend.forgets``: then what it holds
+may depend on where the tokens before ended.
 
 A row of level ``layer`` or ``block`` takes tokens: ``attend(x)``, x [batch, q_len, width], or
 ``attend(x, context)`` where kv_len is another than q_len, and gives [batch, q_len, width]; width is

@@ -216,7 +216,7 @@ class Data:
         self.evidence = {k: read_evidence(next(evidence_of(machine, k))) for k in kinds}
         self.lm = LanguageModel(self.evidence["lm"], self.evidence["caches"])
         (gpu_run,) = gather([H200 / H200_RUN])
-        self.gpu_command = commands(gpu_run)[0].partition(" --out")[0]
+        self.gpu_command = gpu_run.commands[0].partition(" --out")[0]
         some = (s for s in scenes([gpu_run]) if any(standing.answer for standing in s.standings))
         steps = {
             f"{speed.regime.phase}, {length:,}": speed.others(length)

@@ -32,6 +32,15 @@ def _selecting(name: str, title: str, operator: str = _OWN, **more: Any) -> Vari
     return _row(name, title, operator, **more)
 
 
+def _evict(policy: str, title: str, truth: str, **more: Any) -> Variant:
+    """A row whose memory forgets, for causal decoding; ``truth``: its definition's class."""
+    build, cost = f"impls.sparse.evict:{policy}", f"impls.sparse.cost:{policy}"
+    return _row(
+        f"evict.{policy}", title, build=build, cost=cost, definition=f"impls.sparse.evict:{truth}",
+        phases=("decode",), masks=("causal",), **more,
+    )  # fmt: skip
+
+
 def _flex(name: str, title: str, build: str, operator: str = "softmax", **more: Any) -> Variant:
     """A row of torch's compiled FlexAttention, which has no backward and no float64 on the CPU."""
     settings: dict[str, Any] = {
@@ -105,6 +114,26 @@ ROWS: list[Variant] = [
     _selecting(
         "dsa", "keys that an indexer selects (DeepSeek-V3.2)", operator="dsa",
         options={"top": 128}, paper="arXiv:2512.02556",
+    ),
+    _evict(
+        "sinks", "a memory of the first tokens and the latest (StreamingLLM)", "Definition",
+        options={"budget": 512, "sinks": 4}, paper="arXiv:2309.17453",
+    ),
+    _evict(
+        "h2o", "a memory of the latest tokens and the heaviest (H2O)", "H2oDefinition", operator="evict",
+        options={"budget": 512}, paper="arXiv:2306.14048",
+    ),
+    _evict(
+        "snapkv", "a memory of what a prompt's last queries choose (SnapKV)", "SnapKvDefinition",
+        operator="evict", options={"budget": 512, "window": 32}, paper="arXiv:2404.14469",
+    ),
+    _evict(
+        "quest", "a memory of all tokens, read by pages that a query likes (Quest)", "QuestDefinition",
+        options={"budget": 512, "page": 16}, paper="arXiv:2406.10774",
+    ),
+    _evict(
+        "random", "a memory of the latest tokens and a sample, the control", "RandomDefinition",
+        options={"budget": 512},
     ),
     _row(
         "lsh", "queries and keys that hash alike (Reformer)", _NEAR, masks=("none",),

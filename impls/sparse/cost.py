@@ -277,6 +277,32 @@ def _once(problem: Problem, forward: int) -> int:
     return 0 if problem.phase == "backward" else forward
 
 
+# ---- memories that forget ------------------------------------------------------------------------
+
+
+def sinks(problem: Problem, budget: int, sinks: int = 0, window: int = 0) -> Cost:
+    """A step's queries on what is held and on each other's tokens; a prompt counts as nothing."""
+    n = problem.q_len
+    held = min(max(budget, 0), problem.kv_len - n) if n <= problem.kv_len else 0
+    return on_pairs(problem, n * held + n * (n + 1) // 2, held + min(n, problem.kv_len))
+
+
+h2o = snapkv = random = sinks
+
+
+def quest(problem: Problem, budget: int, page: int) -> Cost:
+    """The pages that are read, and two products and the bytes of the bounds of all."""
+    size, before = max(page, 1), max(problem.kv_len - problem.q_len, 0)
+    pages, rest = before // size, before % size
+    attend = sinks(problem, min(pages, max(budget - rest, 0) // size) * size + rest)
+    rows = problem.batch * problem.heads * problem.q_len
+    bounds = 2 * problem.batch * problem.kv_heads * pages * problem.head_dim
+    ranking = 2 * rows * 2 * pages * problem.head_dim
+    return attend._replace(
+        flops=attend.flops + ranking, bytes=attend.bytes + bounds * problem.item_bytes
+    )
+
+
 # ---- a user's layout -----------------------------------------------------------------------------
 
 
