@@ -67,19 +67,3 @@ def test_in_a_hybrid_one_variant_stands_for_the_layers_of_softmax_alone():
     assert (cross.where, cross.shape) == (
         "forward, 1,024 tokens", "h4/4 d64 f32 none on 77 keys",
     )  # fmt: skip
-
-
-def test_where_a_kind_has_no_answer_there_is_no_total():
-    longer = problem(2048)
-    some = [answered("full", 12, {"sdpa": 1e-3}), answered("full", 12, {"sdpa": 2e-3}, p=longer)]
-    some.append(answered("sliding", 12, {"sdpa": 1e-3}))
-    some.append(answered("sliding", 12, {}, p=longer))
-    assert [total.where for total in together(some)] == ["forward, 1,024 tokens"]
-
-
-def test_dtypes_are_summed_apart():
-    half = P.with_(dtype="bfloat16")
-    some = [answered("full", 12, {"sdpa": 1e-3}), answered("full", 12, {"sdpa": 2e-3}, p=half)]
-    assert {t.where: round(t.best.value, 6) for t in together(some)} == {
-        "forward, 1,024 tokens, float32": 0.012, "forward, 1,024 tokens, bfloat16": 0.024,
-    }  # fmt: skip

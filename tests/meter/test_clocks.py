@@ -115,13 +115,6 @@ def test_a_call_is_timed_back_to_back_where_its_clocks_have_fallen():
     assert gpu.log.count("flush") == 1
 
 
-def test_a_call_that_a_stream_does_not_hold_is_kept_and_flagged():
-    gpu = FakeGpu()
-    clock, call = EventClock(gpu), kernels(gpu, 1200, 20e-6)
-    assert clock.samples(int, call, 4) == pytest.approx([1200 * 20e-6] * 4, rel=0.01)
-    assert clock.flags[0].startswith("launch-bound: ")
-
-
 @pytest.mark.parametrize("every", [10**6, 97])
 def test_a_host_that_stumbles_costs_a_batch_and_no_more(every):
     gpu, numbers = FakeGpu(), iter(range(10**6))

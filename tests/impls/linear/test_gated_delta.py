@@ -151,18 +151,3 @@ def test_the_gate_refuses(fault):
     honest, define = built("gated_delta", p)
     assert gate(judged, honest, define, 3).reason is None
     assert gate(judged, FAULTS[fault](p), define, 3).reason is not None
-
-
-@pytest.mark.parametrize("name", ["gated_delta", "kda"])
-def test_chunks_cost_in_proportion_to_the_length(name):
-    """By the additions and multiplications that torch counts."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    def work(length):
-        p = problem(length, phase="forward", dtype="float32")
-        _, by_place, by_name = drawn(name, p)
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            built(name, p)[0](*by_place, **by_name)
-        return counter.get_total_flops()
-
-    assert work(1024) < 4.1 * work(256)

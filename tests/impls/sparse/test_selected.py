@@ -152,30 +152,6 @@ def test_what_can_select_nothing_is_refused_in_a_sentence(label, reason):
         both_forms(label, problem("causal", 45))
 
 
-def test_costs_are_those_of_the_pairs_that_the_loops_visit():
-    p = problem("causal", 45, dtype="float32")
-    both, units = p.head_dim + p.v_head_dim, p.batch * p.heads
-    places = range(45)
-    blocks = sum(min(i // 8, 2) * 8 + i % 8 + 1 for i in places)
-    scored = sum(i // 8 for i in places)
-    assert cost(LABELS["moba"], p).flops == units * 2 * (both * blocks + p.head_dim * scored)
-    ended, near = sum((i + 1) // 8 for i in places), sum(min(i + 1, 5) for i in places)
-    four = sum(min(i // 8, 3) * 8 + i % 8 + 1 for i in places)
-    assert cost(LABELS["nsa"], p).flops == units * 2 * both * (ended + four + near)
-    taken, seen = sum(min(i + 1, 6) for i in places), sum(i + 1 for i in places)
-    indexer = 2 * p.batch * seen * 2 * (p.head_dim + 1)
-    assert cost(LABELS["dsa"], p).flops == units * 2 * both * taken + indexer
-    train = cost(LABELS["dsa"], p.with_(phase="train")).flops
-    assert train == 3 * units * 2 * both * taken + indexer
-    exact = cost("matmul", p)
-    assert cost("moba?block=8&top=6", p).flops - units * 2 * p.head_dim * scored == exact.flops
-    step = p.with_(q_len=1, phase="decode")
-    gates = 3 * units * p.item_bytes
-    assert cost(LABELS["nsa"], step).bytes == cost("matmul", step).bytes + gates
-    read = p.batch * (2 * (p.head_dim + 1) + 45 * p.head_dim) * p.item_bytes
-    assert cost(LABELS["dsa"], step).bytes == cost("matmul", step).bytes + read
-
-
 @pytest.mark.parametrize("label", ["moba?block=32", "nsa?block=32&top=4&window=64", "dsa?top=64"])
 def test_products_are_those_of_the_cost_and_attention_s_grow_with_the_length_alone(label):
     done: dict[str, list[int]] = {}

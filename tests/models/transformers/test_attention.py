@@ -45,21 +45,6 @@ def test_one_mask_is_looked_at_once_for_all_layers_of_a_step(monkeypatch):
     assert len([x for x in looks if x is not None]) == 1
 
 
-@pytest.mark.parametrize("kind", ["causal_mask_function", "bidirectional_mask_function"])
-def test_such_a_mask_shares_no_memory_with_what_the_user_passes(kind):
-    padded = torch.ones(2, 6, dtype=torch.bool)
-    padded[:, :2] = False
-    rule = getattr(transformers.masking_utils, kind)
-    mask = ours.mask_as_eager(
-        batch_size=2, q_length=6, kv_length=6, mask_function=rule, attention_mask=padded,
-        allow_is_bidirectional_skip="bi" in kind,
-    )  # fmt: skip
-    before = mask.visible.clone()
-    assert not before.all()
-    padded[:] = True
-    assert torch.equal(mask.visible, before)
-
-
 def test_without_a_mask_every_key_is_seen_unless_the_call_says_causal():
     q, k, v = heads()
     attend, encoder, decoder = AttentionInterface()[EINSUM], nn.Module(), nn.Module()
@@ -148,12 +133,6 @@ def test_a_model_under_torch_compile_attends_outside_of_what_is_compiled():
     model.set_attn_implementation(EINSUM)
     given = logits(torch.compile(model, backend="eager"), question)
     torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_a_causal_mask_reaches_the_variant_without_a_matrix_being_written(monkeypatch):
-    model = made("llama")
-    monkeypatch.setattr(ours.EagerMask, "numbers", lambda self: pytest.fail("it was written"))
-    same(model, CHUNKED, asked(model))
 
 
 @pytest.mark.parametrize(("q_len", "offset"), [(1, 0), (5, 3)])

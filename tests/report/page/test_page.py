@@ -20,7 +20,7 @@ from attnbench.sweep.presets import PRESETS
 from impls.masks import Mask
 from impls.problem import Problem
 from tests.report.page import runs
-from tests.report.page.runs import NEAR, at, other, ran, timed, untimed
+from tests.report.page.runs import at, other, ran, timed, untimed
 
 
 def asked(command):
@@ -120,43 +120,6 @@ def test_every_record_is_there_without_its_samples_and_every_figures_numbers(fil
     held = unpacked(page.split('id="blob">')[1].split("<")[0])["cells"]
     assert set(re.findall(r'href="#cell=(\d+)"', page)) == set(held)
     assert 1 < len(held) < len(cells)
-
-
-@pytest.fixture
-def rows(tmp_path):
-    """Calls with records and returns the rows of their one card."""
-
-    def made(*records):
-        contents = runs.filled(tmp_path / str(len([*tmp_path.iterdir()])), records)
-        by_record = {id(cell.record): cell for cell in cells_of(contents)}
-        (scene,) = contents.scenes
-        return html._card(scene, contents, by_record)["rows"]
-
-    return made
-
-
-def test_the_longest_lengths_come_first_and_alike_ones_are_one_row(rows):
-    times = {64: (1e-3, 2e-3), 128: (2e-3, 4e-3), 256: (9e-3, 4e-3)}
-    both = [timed(v, t, n) for n, some in times.items() for v, t in zip("ab", some, strict=True)]
-    found = rows(*both)
-    assert [row["stretch"].span for row in found] == ["256", "64 to 128"]
-    assert [row["winner"].variant for row in found] == ["b", "a"]
-    assert [row["badges"] for row in found] == [[("clear", "clear")]] * 2
-    assert found[0]["lead"] == "2.25× [2.16, 2.34] faster than the next, a"
-
-
-def test_what_is_beside_the_only_one_is_named_and_without_anything_exact_nothing_is_ranked(rows):
-    near = timed("near", 2e-3, computes=NEAR, distance=runs.far(0.7))
-    (row,) = rows(timed("sdpa", 4e-3), near)
-    assert row["other"].variant == "near" and row["beside"].before == "Faster, but not exact:"
-    assert row["badges"] == [("only", "the only one")]
-    assert row["lead"] == "no other exact variant measured"
-    (row,) = rows(near)
-    names = ("winner", "badges", "lead", "memory", "beside", "cell", "tied")
-    assert [row[name] for name in names] == [None, [], "", "", None, None, []]
-    large, small = runs.memory(8 << 20), runs.memory(1 << 20)
-    (row,) = rows(timed("matmul", memory=large), timed("sdpa", 2e-3, memory=small))
-    assert row["memory"] == "8 MiB (sdpa: 1 MiB at 2.00× the time)"
 
 
 NEVER = [untimed(f"n{k}", "unavailable", problem=512) for k in range(5)]
