@@ -223,40 +223,14 @@ def nsa_of_fla(fla, q, k, v, g_cmp, g_slc, g_swa):
     return turned(out) + g_swa[..., None] * near
 
 
-def moba_of_fla(fla, q, k, v):
-    """Its attention over blocks that are picked; which ones, by means of whole blocks, is ours."""
-    own = torch.arange(q.shape[2])[:, None] // 8
-    means = torch.stack([block.mean(2) for block in k.split(8, 2)], 2)
-    likes = q @ means.repeat_interleave(q.shape[1] // k.shape[1], 1).mT
-    item = torch.arange(means.shape[2])
-    likes = likes.masked_fill(item == own, torch.inf).masked_fill(item > own, -torch.inf)
-    blocks = likes.topk(3, -1).indices
-    blocks = torch.where(blocks > own, -1, blocks)  # of the first tokens there are fewer
-    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-    return turned(fla.naive_nsa_selection(*map(turned, (q, k, v, blocks)), block_size=8))
-
-
 def dsa_of_fla(fla, q, k, v, iq, ik, iw):
     return turned(fla.naive_dsa(*map(turned, (q, k, v)), iq, ik, iw, topk=6))
 
 
-@pytest.mark.parametrize("name", ["nsa", "dsa", pytest.param("moba", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["nsa", "dsa"])
 def test_it_agrees_with_fla_s_plain_form(name):
     p = problem("causal", 45, heads=16, kv_heads=1, v_head_dim=16, dtype="float32")
-    forms = {"nsa": nsa_of_fla, "dsa": dsa_of_fla, "moba": moba_of_fla}
-    by_others(fla_module("nsa" if name == "moba" else name), forms[name], name, p)
-
-
-def dsa_of_attn_gym(modules, q, k, v, iq, ik, iw):
-    """Its indexer, and its gathered attention, whose keys are its values, to no window."""
-    indexer, gather = modules
-    picks = indexer.launch(iq, ik, iw, 6, True, 1)
-    sink = torch.full((q.shape[1],), -torch.inf)
-    scale = q.shape[-1] ** -0.5
-    out, _ = gather.gather_attn(
-        q, torch.zeros_like(k), k, picks, sink, None, None, 0, False, scale=scale
-    )
-    return out + 0 * v
+    by_others(fla_module(name), {"nsa": nsa_of_fla, "dsa": dsa_of_fla}[name], name, p)
 
 
 def test_an_indexer_may_have_other_heads_and_be_of_another_width():
@@ -270,16 +244,3 @@ def test_an_indexer_may_have_other_heads_and_be_of_another_width():
     torch.testing.assert_close(out, want, **CLOSE)
     with pytest.raises(CantBeDone, match="ik is"):
         attnbench.attention(LABELS["dsa"])(q, k, v, **more | {"ik": more["ik"][..., :4]})
-
-
-def test_dsa_agrees_with_attn_gym_s_indexer_and_gathered_attention():
-    kinds = ("indexer", "gather_attn")
-    modules = [importlib.import_module(f"attn_gym.sparse.{x}.impl.reference") for x in kinds]
-    p = problem("causal", 45, heads=16, kv_heads=16, v_head_dim=16, dtype="float32")
-    q, k, _ = drawn(LABELS["dsa"], p).qkv
-    more = drawn(LABELS["dsa"], p).arguments[1]
-    attend, _ = both_forms(LABELS["dsa"], p)
-    ours = differentiated(lambda q, kv: attend(q, kv, kv, **more), (q, k))
-    theirs = differentiated(lambda q, kv: dsa_of_attn_gym(modules, q, kv, kv, **more), (q, k))
-    for one, other in zip(ours, theirs, strict=True):
-        assert (one - other).norm() < 1e-6 * other.norm()

@@ -1,0 +1,31 @@
+"""A visit to a GPU: what is kept, cut off, left out and gone on with, and every step's command."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attnbench.command.arguments import parser
+from proofs.gpu_visit import Room, main, steps
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_the_steps_are_words_of_the_command_line(device, tmp_path):
+    for one in steps():
+        assert one.least_s <= one.limit_s <= 525
+        words = one.command(Room(device, tmp_path / one.name, 100.0))
+        assert isinstance(words, str) == (one.name == "apart"), "there are no runs yet"
+        if "attnbench" in words:
+            parser().parse_args(words[words.index("attnbench") + 1 :])
+
+
+@pytest.mark.slow
+def test_every_command_works_on_a_cpu(tmp_path, capsys):
+    """All but the self-check, which has tests of its own."""
+    names = [each.name for each in steps() if each.name != "selfcheck"]
+    words = ["--out", str(tmp_path), "--device", "cpu", "--minutes", "15", "--steps", *names]
+    assert main(words) in (0, 1)
+    ends = json.loads((tmp_path / "summary.json").read_text())
+    assert {one["status"] for one in ends.values()} <= {"done", "finding"}, capsys.readouterr().out
+    assert sorted(ends) == sorted(names)
+    assert len(list(Path(tmp_path, "results", "h200").glob("*/*/run.json"))) == 1
