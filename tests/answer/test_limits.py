@@ -154,29 +154,6 @@ def row_of(worker, name="einsum", seconds=10_000.0):
     return row, searches
 
 
-THREE = ("einsum", "topk", "linear.elu")
-
-
-def test_where_the_time_is_spent_before_any_look_each_row_says_so():
-    worker, searches = Worker(), planned(*THREE)
-    rows = searched(worker, searches, seconds=0.05)
-    assert worker.asked == [("einsum", "gate")]
-    assert {row["why"] for row in rows} == {"not looked at: the wall clock was spent first"}
-    stopped = {row["why"] for row in rows_of(searches, stopped=True)}
-    assert stopped == {"not looked at: it was stopped first"}
-
-
-@pytest.mark.parametrize(("status", "is_finding"), [("wrong", True), ("out_of_memory", False)])
-def test_a_variant_that_does_not_pass_its_gate_is_not_searched(status, is_finding):
-    worker = Worker(gate={"einsum": (Status(status), "row 3 moved")})
-    searches = planned("einsum", "topk", phase=("forward",))
-    rows = {row["variant"]: row for row in searched(worker, searches)}
-    assert ("einsum", 1024) not in worker.asked
-    assert "seq 256, in its correctness check: row 3 moved" in rows["einsum"]["why"]
-    assert rows["einsum"]["held"] is None and rows["topk"]["held"]
-    assert limits.finding(searches) is is_finding
-
-
 @pytest.mark.parametrize(
     ("answer", "status", "reason"),
     [

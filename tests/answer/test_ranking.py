@@ -277,20 +277,6 @@ def test_closeness_counts_all_problems_with_two_exact_times():
     assert [(c.problems, len(c.ratios)) for c in near(*records).values()] == [(4, 4)] * 2
 
 
-@pytest.mark.parametrize(
-    ("best", "sdpa", "use"),
-    [
-        ((1.0,) * 10, (1.0,) * 9 + (1.3,), "sdpa"),  # on nine in ten it keeps to 1.05 as well
-        ((1.0,) * 5 + (1.2,) * 5, (1.2,) * 10, "sdpa"),  # both keep to 1.25
-        ((1.0,) * 10, (1.0,) * 5 + (1.2,) * 5, "best"),
-        ((1.0,) * 7 + (3.0,) * 3, (1.0,) * 5 + (9.0,) * 5, "best"),  # 2 is the last factor
-    ],
-)
-def test_torchs_own_is_advised_where_it_keeps_as_near(best, sdpa, use):
-    some = [standings.Closeness("best", best, 10), standings.Closeness("sdpa", sdpa, 10)]
-    assert standings.advise(some, ()).variant == use
-
-
 KERNELS = ("aten::_flash_attention_forward", "aten::empty")
 
 

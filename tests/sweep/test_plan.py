@@ -13,7 +13,7 @@ from attnbench.sweep.plan import make_plan, problems
 from attnbench.sweep.presets import Preset
 from impls.problem import InvalidProblem
 from tests.machines import BOX, WITH_GPU
-from tests.sweep.build import PLAIN, plan, row, table
+from tests.sweep.build import PLAIN, plan, row
 
 TWO_GPUS = replace(WITH_GPU, gpus=WITH_GPU.gpus * 2)
 GRID = Preset("a grid", seq=("32",), heads=(4,), phase=("forward",))
@@ -44,13 +44,6 @@ def test_a_length_is_one_query_where_it_decodes_but_queries_x_keys_says_both(seq
     assert [(p.q_len, p.kv_len) for p in made] == lengths
 
 
-def test_what_a_row_does_not_take_is_left_out_as_unsupported():
-    (cell,) = plan(row("a", phases=("forward",)), phase=("train",)).cells
-    assert (cell.left_out.status, cell.left_out.key) == (Status.UNSUPPORTED, cell.key)
-    assert cell.left_out.reason.startswith("a is for forward only")
-    assert cell.guess_s == 0
-
-
 def test_the_levels_are_those_of_the_variants_named_and_else_core():
     rows = row("deep", level="layer", definition="some.module:definition"), row("a")
 
@@ -79,15 +72,6 @@ def test_captured_inputs_that_can_not_be_read_are_a_sentence(tmp_path):
             with pytest.raises(InvalidProblem, match=r"can't be read as an \.npz of q, k and v"):
                 plan(row("a"), **grid)
         gc.collect()
-
-
-A = Preset("a", seq=("64", "128"), tokens=256, phase=("forward",), heads=(2,), head_dim=(8,))
-
-
-def test_the_variants_of_a_problem_that_two_parts_have_are_side_by_side_and_measured_once():
-    few = A.with_(seq=("128",), variants=("a",))
-    cells = make_plan(table(row("a"), row("b")), (), Preset("g", parts=(few, A)), BOX).cells
-    assert [f"{c.variant.name}{c.problem.kv_len}" for c in cells] == ["a128", "b128", "a64", "b64"]
 
 
 def test_torchs_own_come_first_but_among_variants_that_are_named():

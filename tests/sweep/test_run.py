@@ -336,11 +336,3 @@ TWO = Ranks(world=2, time_s=[1.0] * 2, peak_bytes=[0] * 2, sent_bytes=[0] * 2, b
 )
 def test_what_can_be_true_is_believed(first, second):
     assert doubted(first, second)[-1].status is Status.MEASURED
-
-
-def test_a_record_without_a_time_or_that_is_not_believed_contradicts_nobody():
-    failed = Record(status=Status.FAILED, reason="why", variant="a", problem=plain(Problem()))
-    assert doubted(failed, record(0.005, "train"))[0] is failed
-    assert doubted(record(0.005, "train"), failed)[1] is failed
-    found = doubted(record(0.010), record(0.005, "train"), record(0.007, "train", n=1024))
-    assert [r.status for r in found[1:]] == [Status.IMPLAUSIBLE, Status.MEASURED]

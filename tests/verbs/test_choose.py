@@ -7,10 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-import impls
-from attnbench.answer.choose import Wants, make_choice
 from attnbench.answer.dispatch_table import DispatchTable
-from attnbench.answer.ranking import Candidate
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Determinism, Status, read_record
 from attnbench.core.wire import plain
@@ -382,22 +379,6 @@ def test_a_mask_without_a_name_is_found_in_a_run_whichever_way_its_file_is_spell
     file = captured(tmp_path, (absolute, "sdpa", 0.3, {}))
     status, out, _ = chooses("--problems", file, "--from", run)
     assert status == 0 and "use sdpa" in out
-
-
-def test_what_needs_the_log_sum_exp_takes_a_variant_that_was_measured_with_it():
-    p = problem(512)
-    form = msgspec.structs.replace(FORM, api="flex compiled", returns="lse")
-    site = Site(p, "a.py:1", "flex", 9, 1.0, call=form)
-    known = [Candidate(v, "softmax", 1.0, 0.9, 1.1, measured=True) for v in ("chunked", "matmul")]
-    choice = make_choice(p, Wants(), known, margin=0.05)
-    table = impls.table()
-    assert calls._rivals(choice, site, table, trains=True) == []
-    read = msgspec.structs.replace(site, call=msgspec.structs.replace(form, returns=""))
-    assert calls._rivals(choice, read, table, trains=True) == ["chunked", "matmul"]
-    asked = msgspec.structs.replace(site, problem=p.with_(lse=True))
-    assert calls._rivals(choice, asked, table, trains=True) == ["chunked", "matmul"]
-    code = calls.lines("chunked", asked.problem, calls.details_of(asked))
-    assert code[-1] == 'out, lse = attend(q, k, v, mask="causal", return_lse=True)'
 
 
 def test_an_answer_that_can_not_be_checked_by_running_the_program_is_still_given(

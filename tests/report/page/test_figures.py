@@ -83,15 +83,6 @@ def test_the_trade_off_follows_the_length_and_what_it_is_held_against(forward):
     assert "lsh is nearest to softmax" in seen(tab, "#tradeoffs figcaption")[0]
 
 
-def test_filters_that_leave_nothing_say_so_and_are_taken_back(forward):
-    tab = forward()
-    tab.select_option("[name=mask]", "none")
-    assert seen(tab, "#nothing span") == ["No regime has phase forward and mask none."]
-    assert seen(tab, ".verdicts tbody") == [] and not tab.is_visible("#scaling")
-    tab.click("#nothing button")
-    assert len(seen(tab, ".verdicts tbody")) == 2 and not tab.is_visible("#nothing")
-
-
 @pytest.mark.parametrize(
     ("words", "found"),
     [

@@ -13,14 +13,14 @@ import impls
 from attnbench.command import arguments
 from attnbench.core.record import Ranks
 from attnbench.features.report import page as html
-from attnbench.features.report.facts import cells_of, pack, place, repeats, why_none
+from attnbench.features.report.facts import cells_of, pack, place, repeats
 from attnbench.report.scenes import machine_line
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
 from impls.masks import Mask
 from impls.problem import Problem
 from tests.report.page import runs
-from tests.report.page.runs import at, other, ran, timed, untimed
+from tests.report.page.runs import ran, timed
 
 
 def asked(command):
@@ -120,20 +120,3 @@ def test_every_record_is_there_without_its_samples_and_every_figures_numbers(fil
     held = unpacked(page.split('id="blob">')[1].split("<")[0])["cells"]
     assert set(re.findall(r'href="#cell=(\d+)"', page)) == set(held)
     assert 1 < len(held) < len(cells)
-
-
-NEVER = [untimed(f"n{k}", "unavailable", problem=512) for k in range(5)]
-
-
-@pytest.mark.parametrize(
-    ("records", "why"),
-    [
-        (NEVER, "unavailable"),
-        ([*NEVER, untimed("a", "out_of_memory", problem=512)], "out of memory"),
-        ([other("b", 1.0, 512)], "nothing exact was tried"),
-        ([timed("a", 1.0, at(512, phase="decode").with_(q_len=1))], "not run"),
-    ],
-)
-def test_a_length_that_nobody_won_says_why_and_what_was_tried_goes_before_the_rest(records, why):
-    (scene, *_), _ = runs.staged(timed("a", 1.0, 256), *records)
-    assert why_none(scene, 512) == why
