@@ -27,9 +27,7 @@ def judged(variant, p, bench=None):
         ("none", {}),
         ("causal", {"phase": "train"}),
         ("causal", {"phase": "decode", "q_len": 1}),
-        ("window:200,0", {}),
         ("causal+document:100,200", {}),
-        ("prefix:200", {}),
         ("padding:250,300", {"batch": 2}),
     ],
 )

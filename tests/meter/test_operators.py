@@ -70,7 +70,7 @@ def test_a_row_whose_gates_are_inputs_is_right_on_other_kinds_and_can_be_probed(
 @pytest.mark.parametrize(
     ("name", "width", "seed"),
     [
-        ("gated_delta", 128, 3),
+        pytest.param("gated_delta", 128, 3, marks=pytest.mark.slow),
         pytest.param("gated_delta", 128, 6, marks=pytest.mark.slow),
         ("kda", 64, 4),
     ],

@@ -50,7 +50,7 @@ SPLIT = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize(
-    "backend", ["eager", "aot_eager", pytest.param("inductor", marks=[SPLIT, pytest.mark.slow])]
+    "backend", ["aot_eager", pytest.param("inductor", marks=[SPLIT, pytest.mark.slow])]
 )
 def test_its_calls_are_counted_and_timed_forward_and_backward(backend):
     plain = trained([12] * 3, backend=backend)
