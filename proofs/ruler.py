@@ -226,6 +226,7 @@ def _verdicts() -> Iterator[Figure]:
 SCRIPT = """
 import json, sys, time
 import torch
+from attnbench.core.wire import convert
 from impls import table
 from impls.loading import load_function
 from impls.problem import Problem

@@ -120,16 +120,16 @@ ROWS: list[Variant] = [
         options={"budget": 512, "sinks": 4}, paper="arXiv:2309.17453",
     ),
     _evict(
-        "h2o", "a memory of the latest tokens and the heaviest (H2O)", "H2oDefinition", operator="evict",
-        options={"budget": 512}, paper="arXiv:2306.14048",
+        "h2o", "a memory of the latest tokens and the heaviest (H2O)", "H2oDefinition",
+        operator="evict", options={"budget": 512}, paper="arXiv:2306.14048",
     ),
     _evict(
         "snapkv", "a memory of what a prompt's last queries choose (SnapKV)", "SnapKvDefinition",
         operator="evict", options={"budget": 512, "window": 32}, paper="arXiv:2404.14469",
     ),
     _evict(
-        "quest", "a memory of all tokens, read by pages that a query likes (Quest)", "QuestDefinition",
-        options={"budget": 512, "page": 16}, paper="arXiv:2406.10774",
+        "quest", "a memory of all tokens, read by pages that a query likes (Quest)",
+        "QuestDefinition", options={"budget": 512, "page": 16}, paper="arXiv:2406.10774",
     ),
     _evict(
         "random", "a memory of the latest tokens and a sample, the control", "RandomDefinition",

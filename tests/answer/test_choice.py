@@ -245,13 +245,6 @@ def test_memory_between_the_lengths_is_predicted_or_not_known(peaks, why, words)
     assert (reason.why, reason.said) == (why, words)
 
 
-def test_memory_that_was_not_measured_well_is_not_known():
-    record = seen("sdpa", ONE, 1.0, peak=10)
-    record.memory.flags.append("it holds 99 B from call to call")
-    reason = out(chosen([record], max_memory=50), "sdpa")
-    assert reason.said == "how much memory it needs there is not known"
-
-
 def test_an_error_that_was_not_measured_there_is_the_larger_of_the_lengths_beside():
     records = []
     for n in LENGTHS:

@@ -2,7 +2,6 @@
 
 import math
 import random
-from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -92,14 +91,6 @@ def run(ask):
     return search, asked
 
 
-@pytest.mark.parametrize("ends", [ENDS, (1, 4096), (1000, 1001), (5000, 70_001)])
-def test_rungs_go_from_end_to_end_and_are_a_sixteenth_apart_or_sixteen_tokens(ends):
-    rungs = ladder(*ends, 16)
-    assert (rungs[0], rungs[-1]) == ends
-    assert all(0 < high - low <= max(16, low / 16) for low, high in pairwise(rungs))
-    assert {n for n in (1 << k for k in range(4, 20)) if ends[0] < n < ends[1]} <= set(rungs)
-
-
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("truth", [70, 555, 1024, 9999, 16_000])
 def test_a_crossover_is_found_to_a_sixteenth_in_few_looks(truth, swapped):
@@ -112,18 +103,6 @@ def test_a_crossover_is_found_to_a_sixteenth_in_few_looks(truth, swapped):
     assert [one.before, one.after] == names[::step]
     assert one.high - one.low <= 2 * max(16, truth / 16)
     assert len(asked) <= len(octaves(LONG)) + (8 if one.ties else 4)
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        *(silent(lambda n: n, lambda n, by=by: by * n) for by in (0.5, 1.0, 2.0)),
-        *(noisy(lambda n: n, lambda n: n, seed, cap=160) for seed in range(3)),
-    ],
-)
-def test_without_a_crossover_nothing_but_the_octaves_is_looked_at(ask):
-    search, asked = run(ask)
-    assert asked == octaves(LONG) and search.crossovers() == []
 
 
 @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(10, 60), marks=pytest.mark.slow)])

@@ -122,11 +122,6 @@ def test_a_program_takes_the_one_that_takes_least_for_all_of_its_calls_together(
     assert nothing.why.startswith("no variant was measured on all 2 calls")
 
 
-def test_of_a_tie_the_one_that_is_advised_everywhere_is_it():
-    tied = call({"sdpa": 1.01, "sdpa.flash": 1.0}, wins="sdpa")
-    assert in_engine("diffusers", [tied, tied]).takes == "sdpa"
-
-
 @pytest.mark.parametrize("engine", [*LINES, "transformers"])
 @pytest.mark.parametrize("settings", [{"softcap": 5.0}, {"sinks": True}])
 def test_a_cap_and_sinks_are_handed_over_by_transformers_alone(engine, settings):

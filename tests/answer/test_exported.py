@@ -53,15 +53,6 @@ def test_a_run_of_several_legs_makes_no_table(tmp_path):
         table_of(run, Wants(), TABLE)
 
 
-def test_what_calls_set_makes_entries_of_their_own(tmp_path):
-    some = [made.record("matmul", made.problem(n, softcap=5.0, sinks=True), 1.0) for n in (64, 128)]
-    sums = [made.record("einsum", made.problem(128, lse=True), 1e-3)]
-    found = exported(tmp_path, [*made.lines(sdpa=1.0), *some, *sums]).entries
-    own = [(e.parameters, e.ranges[0].variant) for e in found]
-    sunk = {"softcap": 5.0, "sinks": True}
-    assert own == [({}, "sdpa"), (sunk, "matmul"), ({"lse": True}, "einsum")]
-
-
 def test_what_a_call_can_t_say_is_left_out(tmp_path):
     windowed = made.lines(mask="window:64,0", sdpa=1.0)
     (entry,) = exported(tmp_path / "one", [*made.lines(("decode",), sdpa=1.0), *windowed]).entries

@@ -5,7 +5,6 @@ import pytest
 import impls
 from attnbench.answer.choose import Wants, choose
 from attnbench.answer.layers import LayerChoice, together
-from impls.masks import Mask
 from tests.answer.build import EXACT, problem, seen
 
 TABLE = impls.table()
@@ -52,34 +51,3 @@ def test_all_layers_take_each_kinds_time_as_often_as_the_model_has_it():
         "forward, 1,024 tokens: all 28 layers take 35.0 ms [34.6, 35.4]; with sdpa in all of them "
         "77.0 ms [76.2, 77.8], 2.20× [2.16, 2.24] of that"
     )
-
-
-def test_in_a_hybrid_one_variant_stands_for_the_layers_of_softmax_alone():
-    linear = answered("linear", 36, {"gated_delta": 5e-3}, "gated_delta")
-    full = answered("full", 12, {"sdpa": 2e-3, "chunked": 1e-3})
-    (total,) = together([linear, full])
-    assert (total.layers, total.softmax) == (48, 12)
-    assert total.alone["sdpa"].value == pytest.approx(36 * 5e-3 + 12 * 2e-3)
-    assert "with sdpa in those of softmax 204 ms" in total.sentence()
-    alike = [linear, answered("full", 12, {"sdpa": 1e-3, "chunked": 2e-3})]
-    assert next(together(alike)).sentence().endswith("], with sdpa in those of softmax")
-    cross = answered("cross", 40, {"sdpa": 1e-3}, p=P.with_(kv_len=77, mask=Mask()))
-    assert (cross.where, cross.shape) == (
-        "forward, 1,024 tokens", "h4/4 d64 f32 none on 77 keys",
-    )  # fmt: skip
-
-
-def test_where_a_kind_has_no_answer_there_is_no_total():
-    longer = problem(2048)
-    some = [answered("full", 12, {"sdpa": 1e-3}), answered("full", 12, {"sdpa": 2e-3}, p=longer)]
-    some.append(answered("sliding", 12, {"sdpa": 1e-3}))
-    some.append(answered("sliding", 12, {}, p=longer))
-    assert [total.where for total in together(some)] == ["forward, 1,024 tokens"]
-
-
-def test_dtypes_are_summed_apart():
-    half = P.with_(dtype="bfloat16")
-    some = [answered("full", 12, {"sdpa": 1e-3}), answered("full", 12, {"sdpa": 2e-3}, p=half)]
-    assert {t.where: round(t.best.value, 6) for t in together(some)} == {
-        "forward, 1,024 tokens, float32": 0.012, "forward, 1,024 tokens, bfloat16": 0.024,
-    }  # fmt: skip

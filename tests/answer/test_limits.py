@@ -82,19 +82,6 @@ def test_a_formula_leads_there_though_it_be_wrong(by, truth, most):
     assert bracketed(search, truth, MEMORY) and len(asked) <= most
 
 
-def test_both_ends_of_the_sizes():
-    search = make(1000, formula=lambda n: n * n)
-    assert run(search, peak=lambda n: n * n) == [64]
-    assert search.best is None and search.end.size == 64
-    assert make(10**6, formula=lambda n: 32 * n * n).next() == 128  # 176 would fit
-    search = make(1 << 60, 1e9)
-    run(search)
-    assert search.best.size == search.rungs[-1] and search.end is None and search.next() is None
-    search = make(37 * 10**6, by="batch")
-    run(search, peak=lambda n: n * 10**6)
-    assert search.best.size <= 37 < search.end.size <= search.best.size + 2
-
-
 FORMS = {
     "einsum": lambda n: 2 * 4 * n * n * 4,
     "sdpa.flash": lambda n: 4 * n * (64 + 1) * 4 + 256 * (512 + 2 + 64) * 4,
@@ -165,43 +152,6 @@ def row_of(worker, name="einsum", seconds=10_000.0):
     searches = planned(name, phase=("forward",))
     (row,) = searched(worker, searches, seconds)
     return row, searches
-
-
-THREE = ("einsum", "topk", "linear.elu")
-
-
-def test_time_that_is_spent_leaves_wide_brackets_and_no_blanks():
-    worker = Worker()
-    rows = searched(worker, planned(*THREE), seconds=4.0)
-    assert worker.now <= 4.0 + 2 * GRACE_S
-    assert all(row["held"]["size"] >= 1024 for row in rows)
-    assert {row["limited_by"] for row in rows} <= {TIME, MEMORY, ""}
-
-
-def test_a_look_that_would_not_end_in_time_is_not_begun():
-    budget, worker = CallBudget(2 * GIB, 5.0), Worker(seconds=lambda name, n: n / 1000)
-    searched(worker, planned("topk", budget=budget), seconds=9.0)
-    assert [what for _, what in worker.asked] == ["gate", 1024, "gate", 1024]
-
-
-def test_where_the_time_is_spent_before_any_look_each_row_says_so():
-    worker, searches = Worker(), planned(*THREE)
-    rows = searched(worker, searches, seconds=0.05)
-    assert worker.asked == [("einsum", "gate")]
-    assert {row["why"] for row in rows} == {"not looked at: the wall clock was spent first"}
-    stopped = {row["why"] for row in rows_of(searches, stopped=True)}
-    assert stopped == {"not looked at: it was stopped first"}
-
-
-@pytest.mark.parametrize(("status", "is_finding"), [("wrong", True), ("out_of_memory", False)])
-def test_a_variant_that_does_not_pass_its_gate_is_not_searched(status, is_finding):
-    worker = Worker(gate={"einsum": (Status(status), "row 3 moved")})
-    searches = planned("einsum", "topk", phase=("forward",))
-    rows = {row["variant"]: row for row in searched(worker, searches)}
-    assert ("einsum", 1024) not in worker.asked
-    assert "seq 256, in its correctness check: row 3 moved" in rows["einsum"]["why"]
-    assert rows["einsum"]["held"] is None and rows["topk"]["held"]
-    assert limits.finding(searches) is is_finding
 
 
 @pytest.mark.parametrize(

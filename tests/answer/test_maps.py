@@ -1,12 +1,10 @@
 """A sentence as tokens and vectors, and the map of its words."""
 
-import math
-
 import pytest
 
 import impls
 from attnbench.features.show import maps
-from attnbench.features.show.maps import WIDTH, tokens_of, vectors_of
+from attnbench.features.show.maps import vectors_of
 from impls.errors import CantBeDone
 from impls.problem import InvalidProblem
 
@@ -27,25 +25,6 @@ def test_a_variant_that_takes_no_sentence_or_fails_is_refused_with_its_reason():
         maps.ask(Engine({}), layer, "none", [[1.0]], 1.0)
     with pytest.raises(InvalidProblem, match="no map can be drawn: it broke"):
         maps.ask(Engine({"error": "it broke"}), row, "none", [[1.0]], 1.0)
-
-
-def cosine(a, b):
-    return sum(x * y for x, y in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
-
-
-def test_words_and_marks_in_small_letters():
-    assert tokens_of("The cat sat.") == ["the", "cat", "sat", "."]
-    assert tokens_of("Don't, don\u2019t") == ["don't", ",", "don\u2019t"]
-    with pytest.raises(CantBeDone, match="there is no word in"):
-        tokens_of(" \n")
-
-
-def test_hashed_vectors_of_words_that_look_alike_lie_near():
-    words = ["the", "cat", "the", "\N{SNOWMAN}", "0", "running", "runner", "mud"]
-    first = vectors_of(words, None)
-    assert {len(v) for v in first} == {WIDTH} and all(math.isfinite(x) for v in first for x in v)
-    assert first[0] == first[2] != first[1] == vectors_of(["cat"], None)[0]
-    assert cosine(first[5], first[6]) > cosine(first[5], first[7]) + 0.1
 
 
 @pytest.mark.parametrize(

@@ -28,14 +28,6 @@ def site(share=0.3, ratio=0.5, name="one", **more):
     return SiteGain(name, span(share), "matmul", ratio=span(ratio), **more)
 
 
-def test_a_step_is_shorter_by_what_its_sites_save():
-    """100 ms: 30 of attention at one place, 20 at another, 50 of the rest."""
-    total = gain([site(0.3, 1 / 2), site(0.2, 1 / 4, "two")])
-    factor, step = total.factor, 50 + 30 / 2 + 20 / 4
-    assert [factor.value, factor.low, factor.high] == pytest.approx([step / 100] * 3)
-    assert math.isclose(total.share.value, 0.5) and total.is_clear
-
-
 def test_no_draw_within_the_intervals_leaves_the_factors_and_their_worst_corners_reach_it():
     chance = random.Random(5)
 
@@ -99,20 +91,6 @@ def test_the_sentence_says_the_share_the_step_and_the_bound(sites, words):
     said = gain(sites).sentence()
     assert words in said and ("as it is" in said) == ("as it is" in words)
     assert "as they are" not in said
-
-
-def test_sites_without_an_answer_stay_as_they_are_and_say_why():
-    unanswered, silent = site(0.1, None, "two", why="nobody serves it"), site(0.1, None, "four")
-    total = gain([unanswered, site(None, name="three"), silent, site(0.3)])
-    assert math.isclose(total.factor.value, 0.85) and math.isclose(total.share.value, 0.5)
-    assert {each.site: each.unchanged() for each in total.sites} == {
-        "one": "",
-        "two": "nobody serves it",
-        "three": "its share was not measured",
-        "four": "there is no answer for it",
-    }
-    assert "3 of 4 sites stay as they are" in total.sentence()
-    assert total.sites[0].site == "one"  # what saves most comes first
 
 
 @pytest.mark.parametrize(

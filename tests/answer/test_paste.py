@@ -7,18 +7,14 @@ import impls
 from attnbench.answer.paste import (
     CallDetails,
     can_serve,
-    command_words,
     in_transformers,
     lines,
-    lines_for,
 )
 from attnbench.core.machine import this_machine, why_not
-from attnbench.sweep.plan import problems
-from attnbench.sweep.presets import one_problem
 from impls.masks import Mask
 from tests import brute
 from tests.answer.build import problem
-from tests.impls.small import draw, inputs, softmax
+from tests.impls.small import draw, softmax
 
 EXACT = [
     row.name
@@ -119,22 +115,6 @@ DROPPING = [name for name in EXACT if impls.own_rows()[name].dropout]
 assert DROPPING
 
 
-@pytest.mark.parametrize("variant", DROPPING)
-def test_weights_are_dropped_as_often_as_the_call_says(variant):
-    """With values that are all one, a row's output is the part of its weights that was kept."""
-    p = problem(512, mask="none", phase="train", width=16)
-    (*_, last) = code = lines(variant, p, CallDetails(dropout=0.25))
-    assert "dropout_p: 0.0 outside training" in last
-    torch.manual_seed(0)
-    q, k, _ = inputs(p)
-    names = {"q": q * 0, "k": k, "v": torch.ones_like(k)}
-    exec("\n".join(code), names)
-    kept = names["out"][..., 0] * 0.75
-    spread = (0.25 * 0.75 / 512) ** 0.5  # of a row of equal weights
-    assert kept.mean() == pytest.approx(0.75, abs=5 * spread / kept.numel() ** 0.5)
-    assert kept.std() == pytest.approx(spread, rel=0.1)
-
-
 @pytest.mark.parametrize(
     ("variant", "details", "why"),
     [
@@ -148,21 +128,6 @@ def test_weights_are_dropped_as_often_as_the_call_says(variant):
 def test_where_a_variant_cannot_do_the_call_there_are_no_lines_but_a_reason(variant, details, why):
     assert why in can_serve(impls.own_rows()[variant], details)
     assert lines(variant, problem(24, mask="none"), details) == []
-
-
-def test_a_problem_is_said_whole_or_beside_what_is_the_default():
-    p = problem(24, phase="decode", heads=6, kv_heads=2, v_head_dim=32, inputs="peaky")
-    words = "--seq 24 --batch 1 --heads 6 --kv-heads 2 --head-dim 64 --v-head-dim 32"
-    rest = "--dtype float32 --mask causal --phase decode --inputs peaky --device cpu"
-    assert " ".join(command_words(p)) == f"{words} {rest}"
-    third = problem(24, scale=1 / 3, softcap=50.0, sinks=True)
-    assert command_words(third, whole=False)[2:] == [
-        "--scale", str(1 / 3), "--softcap", "50", "--sinks",
-    ]  # fmt: skip
-    cross = problem(24, q_len=7, batch=3)
-    assert command_words(cross, whole=False) == ["--seq", "7x24", "--batch", "3"]
-    (default,) = problems(one_problem("cpu"))
-    assert command_words(default, whole=False) == ["--seq", str(default.kv_len)]
 
 
 def test_torch_s_own_function_is_called_by_its_own_name_where_that_says_all():
@@ -215,17 +180,3 @@ def test_a_model_of_transformers_takes_what_is_pasted(variant):
     exec("\n".join(in_transformers(variant)), {"model": model})
     assert variant.split("?")[0].replace("flash", "FLASH") in model.config._attn_implementation
     assert torch.allclose(small.logits(model, question), expected, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("variant", "masks", "ends"),
-    [
-        ("sdpa", ("causal", "causal"), ["is_causal=True)"]),
-        ("sdpa", ("window:64,0", "causal"), ["mask=mask)", '# mask: "window:64,0" or "causal"']),
-        ("chunked", ("none", "causal"), ["mask=mask)", '# mask: "none" or "causal"']),
-    ],
-)
-def test_a_line_for_several_problems_is_right_for_each(variant, masks, ends):
-    problems = [problem(128, mask=mask) for mask in masks]
-    found = lines_for(variant, problems)[-len(ends) :]
-    assert all(map(str.endswith, found, ends))

@@ -5,20 +5,8 @@ import random
 
 import pytest
 
-from attnbench.answer.regimes import frontier, regimes, time_of
-from tests.answer.build import line, timed, untimed
-
-
-def test_problems_alike_in_all_but_their_length_are_one_regime():
-    (regime,) = regimes([*line("a", {512: 2.0, 128: 1.0}), timed("b", 256, 1.0)])
-    assert regime.lengths == [128, 256, 512]
-    assert [list(some) for some in regime.cells.values()] == [["a"], ["b"], ["a"]]
-
-
-@pytest.mark.parametrize(("names", "longest"), [("ab", 256), ("abc", 128)])
-def test_the_longest_length_is_one_at_which_half_of_what_was_timed_has_a_time(names, longest):
-    (regime,) = regimes([timed(x, 128, 1.0) for x in names] + [timed("a", 256, 1.0)])
-    assert regime.longest() == longest
+from attnbench.answer.regimes import frontier, regimes
+from tests.answer.build import line, timed
 
 
 @pytest.mark.parametrize(
@@ -74,16 +62,6 @@ def test_lines_are_of_one_batch_or_of_as_many_tokens(places, expected):
     assert [(b, r.tokens, r.lengths) for b, r in zip(batches, found, strict=True)] == expected
 
 
-@pytest.mark.parametrize("median", [None, math.nan, math.inf, 0.0, -1.0])
-def test_what_is_no_number_above_zero_is_no_time(median):
-    (found,) = regimes([timed("a", 128, median), timed("b", 128, 1.0)])
-    assert list(found.timed(128)) == ["b"]
-    record = timed("a", 128, 1.0)
-    odd = record.with_(time=record.time.with_(high_s=median))
-    assert time_of(odd) is None
-    assert time_of(untimed("a", 128)) is None is time_of(None)
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_the_frontier_is_what_no_other_beats(seed):
     chance = random.Random(seed)
@@ -97,12 +75,3 @@ def test_the_frontier_is_what_no_other_beats(seed):
     assert set(found) == best
     assert [points[name][0] for name in found] == sorted(points[name][0] for name in found)
     assert frontier({}) == []
-
-
-@pytest.mark.parametrize(
-    ("queries", "phase", "unit"),
-    [(64, "forward", "tokens"), (16, "forward", "keys"), (1, "decode", "keys")],
-)
-def test_a_length_is_of_keys_where_there_are_not_as_many_queries(queries, phase, unit):
-    (regime,) = regimes([timed("a", 64, 1.0, q_len=queries, phase=phase)])
-    assert regime.unit == unit

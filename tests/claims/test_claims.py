@@ -13,8 +13,8 @@ import impls
 from attnbench.features.claims import claim as claims
 from attnbench.features.claims import view
 from attnbench.features.claims.claim import ClaimRule, ClaimTable, Needs, PointStanding
-from attnbench.features.claims.timing import flops, problem_of
-from attnbench.features.claims.trial import outcome, scale_of
+from attnbench.features.claims.timing import problem_of
+from attnbench.features.claims.trial import outcome
 from impls.loading import load_function
 from tests.claims.made import claim, point
 from tests.machines import BOX, GPU, WITH_GPU
@@ -40,16 +40,6 @@ def test_each_claim_says_where_it_was_read_and_how_it_is_measured():
                 assert TABLE.find(one.cell[key]).supports(problem) is None
 
 
-def test_rates_are_counted_as_the_source_counts_them():
-    """Where a source gives milliseconds too, they and the FLOPs give its own rate."""
-    names = {"none forward b2 h64 n8192 d128": 6.271, "none backward b2 h64 n8192 d128": 19.572}
-    for one in claims.find(["h200-llama-cudnn"])[0].points:
-        if ms := names.pop(one.name, None):
-            rate = flops(problem_of(one.cell["problem"])) / 1e12 / (ms / 1e3)
-            assert rate == pytest.approx(one.published, rel=2e-3)
-    assert not names
-
-
 OTHER_GPU = replace(WITH_GPU, gpus=(replace(GPU, name="NVIDIA GH200 480GB"),))
 OTHER, NOT_RUN = claims.ClaimVerdict.NEEDS_OTHER_HARDWARE, claims.ClaimVerdict.NOT_RUN
 
@@ -73,13 +63,6 @@ def test_a_claim_is_left_out_for_what_is_missing(needs, machine, verdict, words)
     one = claims.lacking(claim(needs=needs), machine, TABLE)
     assert (one and one.verdict) is verdict
     assert one is None or words in f"{one.reason} {one.remedy}"
-
-
-def test_timed_claims_share_the_budget():
-    some = {"timed": True, "minutes": 0.1}, {"timed": True, "minutes": 0.3}, {"minutes": 0.5}
-    timed, long, exact = (claim(**each) for each in some)
-    assert scale_of([timed, exact, long], 12.0) == pytest.approx(0.5)  # of 24 s
-    assert scale_of([timed, exact], None) == scale_of([exact], 12.0) == 1.0
 
 
 NUMBERS = st.integers(-20, 20).map(float) | st.floats(-1e9, 1e9)

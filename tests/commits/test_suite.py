@@ -2,23 +2,15 @@
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 from argparse import Namespace
 from contextlib import contextmanager, nullcontext
 
-import msgspec
 import pytest
-from asv._stats import is_different
-from asv.machine import Machine as AsvMachine
 from asv.util import UserError
 from asv_runner.benchmarks.mark import SkipNotImplemented
-from asv_runner.statistics import compute_stats
 
 import impls
 from attnbench.core.machine import this_machine
-from attnbench.core.record import PROTOCOL, Error
 from attnbench.features.commits import asv_interface, environment, suite
 from attnbench.features.commits.rows import CommitRows
 from attnbench.features.commits.suite import AsvRequest, Cache, SuiteRow
@@ -30,63 +22,7 @@ from tests.commits import runs
 KEY = ("matmul", 128, "forward")
 
 
-def discovered(folder, request):
-    """What asv's own discovery says, in a process of its own that loads nothing that is slow."""
-    environment = {**os.environ, suite.VARIABLE: msgspec.json.encode(request).decode()}
-    words = [str(ROOT / "benchmarks"), str(folder / "found.json")]
-    code = f"from asv_runner.discovery import _discover; _discover({words}); import sys; "
-    code += "assert not {'torch', 'pandas'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-P", "-c", code], env=environment, check=True, cwd=folder)
-    return {each["name"]: each for each in json.loads((folder / "found.json").read_text())}
-
-
-def test_the_benchmarks_are_described_as_asv_finds_them(tmp_path):
-    request = AsvRequest(interleaved=True)
-    benchmarks = discovered(tmp_path, request)
-    names = ("time", "memory", "error")
-    time, memory, error = (benchmarks.pop(f"attention.{name}") for name in names)
-    assert benchmarks == {}
-    assert time["version"] == f"protocol {PROTOCOL}, a value a process"
-    assert [each["unit"] for each in (time, memory, error)] == [
-        *("seconds", "bytes", "relative error")
-    ]
-    assert time["params"][0] == [repr(name) for name in suite.PRESETS["history"].variants]
-    assert (time["rounds"], memory["rounds"]) == (suite.PROCESSES, 1)
-    assert time["setup_cache_key"] == memory["setup_cache_key"] == error["setup_cache_key"]
-
-
-def test_each_figure_is_what_the_record_says_and_none_is_none():
-    record = runs.measured()
-    assert suite.suite_row(record).figures == {
-        "time": [record.time.median_s],
-        "memory": 1 << 20,
-        "error": 1.235e-7,
-    }
-    exact = {"forward": Error(relative=0.0, max=0.0, worst_row=0.0, cosine=1.0)}
-    assert suite.suite_row(record.with_(error=exact)).figures["error"] == suite.LEAST_ERROR > 0
-    bare = suite.suite_row(record.with_(memory=None, error=None))
-    assert (bare.figures["memory"], bare.figures["error"]) == (None, None)
-
-
-def test_as_many_processes_as_asv_needs_to_tell_two_commits_apart_and_no_fewer():
-    def told_apart(n, swapped=0):
-        low, high = [1.0 + i / 100 for i in range(n)], [2.0 + i / 100 for i in range(n)]
-        low[-1], high[0] = (high[0], low[-1]) if swapped else (low[-1], high[0])
-        both = [compute_stats(values, 1)[1] for values in (low, high)]
-        return is_different(low, high, *both)
-
-    assert told_apart(suite.PROCESSES)
-    assert told_apart(suite.PROCESSES, swapped=1)
-    assert not told_apart(suite.PROCESSES - 1)
-
-
 FIGURES = {"time": [0.1, 0.2], "memory": 7, "error": 1e-7}
-
-
-def test_a_figure_is_handed_to_asv():
-    cache = Cache({KEY: SuiteRow("measured", "", FIGURES)})
-    time, memory, error = (suite.figure(cache, KEY, name) for name in FIGURES)
-    assert (time, memory, error) == ({"samples": [0.1, 0.2], "number": 1}, 7, 1e-7)
 
 
 @pytest.mark.parametrize("status", ["wrong", "implausible", "failed", "crashed", "timed_out"])
@@ -229,14 +165,6 @@ def test_asv_is_told_of_the_machine_and_its_processes_of_the_command(home, monke
     assert (request.bench, request.interleaved) == (("x",), True)
     assert request.root == str(ROOT)
     assert asv_interface.machine_entry(this_machine())["machine"] in json.loads(home.read_text())
-
-
-def test_this_machine_is_entered_without_asking_and_what_is_others_stays(home):
-    home.write_text(json.dumps({"laptop": {"machine": "laptop"}, "version": 1}))
-    name = asv_interface.ensure_machine()
-    assert set(json.loads(home.read_text())) == {"laptop", name, "version"}
-    entry = asv_interface.machine_entry(this_machine())
-    assert AsvMachine.load(machine_name=name, _path=str(home)).__dict__ == entry
 
 
 def test_a_damaged_machine_file_is_a_sentence(home):

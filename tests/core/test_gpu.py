@@ -247,14 +247,6 @@ def test_the_fingerprint_is_that_of_this_machine():
     assert set(found) == {*Machine.__dataclass_fields__, "devices"}
 
 
-def test_cuda_needs_a_gpu_and_a_torch_that_was_built_for_it():
-    assert WITH_GPU.devices == ("cpu", "cuda")
-    assert replace(WITH_GPU, gpus=()).devices == replace(WITH_GPU, torch_cuda=None).devices
-    assert [replace(BOX, cores=n).threads for n in (1, 2, 16)] == [1, 1, 15]
-    kinds = {each.kind for each in (BOX, replace(BOX, cores=5), replace(BOX, versions={"a": "1"}))}
-    assert len(kinds) == 3 and replace(BOX, compiler="g++").kind in kinds
-
-
 @pytest.mark.parametrize(
     ("have", "needed", "enough"),
     [

@@ -3,18 +3,14 @@
 import json
 import math
 from types import MappingProxyType
-from typing import get_args
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from attnbench.core import record
 from attnbench.core.record import Error, Record, Status, Time, read_record
 from attnbench.core.wire import plain
 from impls.masks import Mask
 from impls.problem import MOST, Problem
-from impls.spec import DTYPES, PHASES, Computes, Level
 from tests.calling import ROOT, VALID
 from tests.core.record_schema import schema
 
@@ -123,89 +119,11 @@ def test_what_is_not_finite_becomes_null(number):
     assert VALID.is_valid(said)
 
 
-def test_a_mask_of_a_file_that_lies_elsewhere_is_read():
-    values = plain(Problem()) | {"mask": "causal+dense:gone.npy"}
-    assert plain(record.recorded_problem(values)) == values
-
-
 def test_the_key_tells_cells_apart_and_does_not_depend_on_order():
     turned = read_record(with_("problem", dict(reversed(plain(Problem()).items()))))
     assert WHOLE.key == turned.key == record.cell_key("a", Problem())
     others = WHOLE.with_(variant="b"), WHOLE.with_(problem=Problem(q_len=8, kv_len=8))
     assert len({WHOLE.key, *(other.key for other in others)}) == 3
-
-
-counts = st.integers(0, 2**63 - 1)
-amounts = st.floats(0, allow_nan=False, allow_infinity=False)
-wild = st.none() | st.floats()
-words = st.text(max_size=12)
-times = st.builds(
-    Time,
-    **dict.fromkeys(TIMES, amounts),
-    n=st.integers(1),
-    clock=st.sampled_from(["host", "events", "e2e"]),
-    stop=st.sampled_from(["converged", "plateau", "budget"]),
-    samples_s=st.lists(amounts, min_size=1, max_size=3),
-    discarded=counts,
-    flags=st.lists(words, max_size=2),
-)
-sizes = dict.fromkeys(("saved_bytes", "expected_bytes"), st.none() | counts)
-memories = st.builds(record.Memory, peak_bytes=counts, method=words, **sizes)
-norms = dict.fromkeys(("relative", "max", "worst_row", "cosine"), wild)
-places = st.lists(counts, min_size=3, max_size=3)
-errors = st.builds(Error, **norms, ratio=wild, worst_at=st.none() | places)
-problems = st.builds(
-    Problem,
-    batch=st.integers(1, 4),
-    heads=st.just(4),
-    kv_heads=st.sampled_from([1, 2, 4]),
-    q_len=st.integers(1, 99),
-    dtype=st.sampled_from(DTYPES),
-    phase=st.sampled_from(PHASES),
-    level=st.sampled_from(get_args(Level)),
-    device=st.sampled_from(["cpu", "cuda", "cuda:1"]),
-)
-
-
-@st.composite
-def records(draw):
-    status = draw(st.sampled_from(list(Status)))
-    measured = status is Status.MEASURED
-    skill = st.none() | st.floats(max_value=1)
-    gradients = st.sampled_from(["forward", "dq", "dk", "dv"])
-    return Record(
-        status=status,
-        variant=draw(words),
-        problem=draw(problems),
-        reason="" if measured else draw(st.text(min_size=1, max_size=12)),
-        remedy=draw(words),
-        computes=draw(st.sampled_from(["", *get_args(Computes)])),
-        options=draw(st.dictionaries(words, st.integers() | words | st.booleans(), max_size=2)),
-        time=draw(st.none() | times) if measured else None,
-        memory=draw(st.none() | memories),
-        error=draw(st.none() | st.dictionaries(gradients, errors)),
-        distance=draw(st.none() | st.builds(record.Distance, **norms, skill=skill)),
-        entropy=draw(wild),
-        cost=draw(st.none() | st.builds(record.Work, flops=counts, bytes=counts)),
-        share_of_ceiling=draw(wild),
-        kernels=draw(st.lists(words, max_size=2)),
-        spent_s=draw(st.dictionaries(words, amounts, max_size=2)),
-        seed=draw(st.integers()),
-        detail=draw(words),
-        node=draw(words),
-        canary_s=draw(st.none() | st.floats(1e-9, 1e9)),
-    )
-
-
-@settings(max_examples=15, deadline=None)
-@given(records())
-def test_any_record_is_valid_by_the_schema_and_comes_back_as_it_went(made):
-    sent = json.loads(made.line())
-    VALID.validate(sent)
-    back = read_record(sent)
-    assert back.line() == made.line()
-    assert (back.status, back.key) == (made.status, made.key)
-    assert (back.time, back.memory) == (made.time, made.memory)
 
 
 def test_a_slow_host_is_no_doubt_of_a_time_whose_calls_were_queued_ahead():

@@ -91,16 +91,6 @@ def test_an_honest_layer_passes_with_an_error_for_each_weight(changes):
     assert sorted(found.error) == sorted(["forward", *trained])
 
 
-def test_tokens_are_those_of_the_kind_asked_and_as_many_as_the_problem_has():
-    both, runs = make(LAYER.with_(q_len=5), 0), LAYER.with_(inputs="equal_keys", kv_len=130)
-    assert {n: tuple(x.shape) for n, x in both.items()} == {"x": (2, 5, 16), "context": (2, 19, 16)}
-    same = make(LAYER.with_(q_len=1, phase="decode"), 0)
-    assert {n: tuple(x.shape) for n, x in same.items()} == {"x": (2, 19, 16)}
-    equal = make(runs.with_(q_len=130), 0)["x"]
-    assert torch.equal(equal[:, 0], equal[:, 63])
-    assert not torch.equal(equal[:, 63], equal[:, 64])
-
-
 def other_weights(problem):
     one = Layer(problem)
     one.weights["v"].data[0, 0] += 1e-3

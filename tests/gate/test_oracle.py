@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from attnbench.gate import oracle, reference
 from attnbench.gate.budget import EPSILON
-from attnbench.gate.inputs import RUN, make
+from attnbench.gate.inputs import make
 from attnbench.gate.oracle import compare, exact, recomputed, sample_rows, softmax_define
 from attnbench.gate.reference import defined, judge
 from impls.lowrank.mean_v import definition as mean_definition
-from impls.masks import Mask
-from impls.problem import INPUTS, Problem
+from impls.problem import INPUTS
 from tests.brute import bias, saved, visible
 
 MASKS = (
@@ -103,16 +102,6 @@ def test_sampled_rows_give_whole_gradients_where_the_others_have_none(truth, mas
     assert exact(problem, *inputs.values(), rows)[1:4] == (None, None, None)
 
 
-@pytest.mark.parametrize("mask", ["none", "window:3,2", "padding:0,11", "causal+alibi"])
-def test_the_mean_is_that_of_the_values_in_sight_and_the_entropy_is_softmaxs(truth, mask):
-    problem = truth.problem(mask, **GROUPED)
-    inputs, seen = make(problem, 3), visible(mask, problem.shape)
-    judged = judge(problem, inputs, 0)
-    v = np.repeat(inputs["v"].double().numpy(), 2, 1)
-    near(judged.mean(), seen / np.maximum(seen.sum(-1, keepdims=True), 1) @ v)
-    assert judged.entropy == pytest.approx(wanted(truth, problem, inputs, None)[4], abs=1e-12)
-
-
 @settings(max_examples=40)
 @given(st.integers(1, 5000), st.integers(8, 400), st.integers(0, 10))
 def test_sampled_rows_are_sorted_unique_within_and_no_more_than_asked(q_len, count, seed):
@@ -149,31 +138,6 @@ def test_both_plain_forms_and_what_is_wanted_are_the_dense_form(truth, mask):
         near(softmax.want[name], one)
 
 
-@pytest.mark.parametrize("mask", ["causal", "padding:0,11"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("rows", [8, 24])
-def test_plain_errors_are_about_the_dtypes_spacing(truth, monkeypatch, dtype, mask, rows):
-    monkeypatch.setattr(reference, "PLAIN_SCORES", rows * 2 * 4 * 24)  # of so many rows
-    problem = truth.problem(mask, dtype=dtype, phase="train", **GROUPED)
-    plain = judge(problem, make(problem, 0), 0).softmax.plain
-    assert set(plain) == set(ALL)
-    for name, error in plain.items():
-        assert 0.05 < error.relative / EPSILON[dtype] < 10, name
-        assert error.worst_row >= error.relative
-
-
-@pytest.mark.parametrize("mask", ["causal", "alibi", "padding:9,24", "padding:9,24+alibi"])
-def test_heads_computed_together_are_those_computed_one_by_one(truth, monkeypatch, mask):
-    problem = truth.problem(mask, heads=4, kv_heads=2, phase="train")
-    inputs, rows = make(problem, 0), torch.tensor([0, 3, 11, 23])
-    dout = torch.randn(2, 4, 4, 8, generator=torch.Generator().manual_seed(0))
-    alone = exact(problem, *inputs.values(), rows, dout)
-    for many in (2, 3, 4):
-        monkeypatch.setattr(oracle, "_heads_at_once", lambda *_, many=many: many)
-        for got, want in zip(exact(problem, *inputs.values(), rows, dout), alone, strict=True):
-            torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
-
-
 def test_the_upstream_gradient_is_zero_outside_the_judged_rows(truth, monkeypatch):
     monkeypatch.setattr(reference, "EVERY_SCORES", 0)
     problem = truth.problem(q_len=400, kv_len=16, phase="train", dtype="bfloat16")
@@ -201,27 +165,6 @@ def test_a_definition_is_computed_in_float64_with_its_gradients(truth):
     assert not own.want["dk"].any()
     assert 0.02 < own.plain["forward"].relative / EPSILON["bfloat16"] < 5
     assert compare(want.bfloat16(), own.want["forward"]).relative < EPSILON["bfloat16"]
-
-
-def test_a_yardstick_of_few_rows_is_tried_again_under_other_scores(monkeypatch):
-    few = {"heads": 2, "kv_heads": 1, "q_len": 1, "kv_len": 300}
-    problem = Problem(**few, phase="decode", dtype="bfloat16")
-    inputs = make(problem, 0)
-    often = reference.judge(problem, inputs, 0).softmax
-    monkeypatch.setattr(reference, "MOST_DRAWS", 1)
-    once = reference.judge(problem, inputs, 0).softmax
-    assert (once.tried, often.tried) == (2, 32)
-    assert often.plain["forward"].relative > once.plain["forward"].relative
-
-
-@pytest.mark.parametrize("length", [300, 5_000, 200_000])
-def test_the_rows_that_see_least_are_among_the_few(length):
-    problem = Problem(1, 4, 4, length, length, 8, 8, mask=Mask.parse("causal"))
-    rows = sample_rows(length, 256, 0)
-    few = reference.few_rows(problem, rows)
-    assert few[:2].tolist() == [0, 1] and few[-1] == length - 1
-    assert len(few.unique()) == len(few) and torch.isin(few, rows).all()
-    assert len(few) == min(len(rows), max(8, reference.PLAIN_SCORES // (4 * length)))
 
 
 def pair(dtype=torch.float32):
@@ -284,43 +227,6 @@ def test_the_seed_decides_values_and_the_problem_their_shapes_and_dtype(truth):
         for a, b in zip(wide.values(), cast.values(), strict=True):
             assert b.dtype == getattr(torch, dtype) and b.is_contiguous()
             assert torch.equal(b, a.to(b.dtype))
-
-
-def test_normal_is_standard_and_spread_and_peaky_has_a_saturated_softmax(truth):
-    problem, rows = truth.problem(q_len=256, kv_len=256, head_dim=64), torch.arange(256)
-    for x in make(problem, 0).values():
-        assert float(x.mean()) == pytest.approx(0.0, abs=0.03)
-        assert float(x.std()) == pytest.approx(1.0, abs=0.03)
-    assert exact(problem, *make(problem, 0).values(), rows).entropy > 0.8
-    q, k, v = make(problem.with_(inputs="peaky"), 0).values()
-    logits = q @ k.mT * problem.scale
-    assert 200 < float(logits.abs().max()) < 1000
-    assert float(logits.std()) == pytest.approx(64, rel=0.1)
-    assert exact(problem, q, k, v, rows).entropy < 0.05
-
-
-def test_outliers_are_a_few_loud_channels_of_keys_and_values(truth):
-    problem = truth.problem(q_len=256, kv_len=256, head_dim=64, v_head_dim=32, inputs="outliers")
-    q, k, v = make(problem, 0).values()
-    for x, count in ((k, 2), (v, 1)):
-        spread = x.flatten(0, 2).std(0)
-        loud = spread > 10
-        assert int(loud.sum()) == count
-        assert float(spread[loud].mean()) == pytest.approx(20, rel=0.1)
-        assert float(spread[~loud].max()) < 1.2
-    assert float(q.flatten(0, 2).std(0).max()) < 1.2
-
-
-def test_equal_keys_come_in_runs_while_queries_and_values_differ(truth):
-    problem = truth.problem(q_len=150, kv_len=150, inputs="equal_keys")
-    q, k, v = make(problem, 0).values()
-    for start in range(0, 150, RUN):
-        run = k[:, :, start : start + RUN]
-        assert torch.equal(run, run[:, :, :1].expand_as(run))
-    assert RUN == 64
-    assert not torch.equal(k[:, :, RUN - 1], k[:, :, RUN])
-    for x in (q, v):
-        assert len(x[0, 0].unique(dim=0)) == 150
 
 
 @pytest.mark.parametrize(

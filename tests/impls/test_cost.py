@@ -29,17 +29,6 @@ def test_flops_are_those_that_torch_counts_for_its_own_plain_form(changes):
         assert costs.softmax(p.with_(phase=phase)).flops == forward
 
 
-@pytest.mark.parametrize(
-    ("phase", "adds", "numbers"),
-    [("forward", 60, 180), ("backward", 120, 180), ("train", 180, 360)],
-)
-def test_a_mean_reads_values_alone_and_adds_each_once(phase, adds, numbers):
-    """Two elements of five tokens: 2 heads of values and 4 of outputs, 3 wide."""
-    sizes = {"batch": 2, "heads": 4, "kv_heads": 2, "q_len": 5, "kv_len": 5, "v_head_dim": 3}
-    cost = costs.mean(problem("causal", phase=phase, dtype="float32", **sizes))
-    assert (cost.flops, cost.bytes) == (adds, 4 * numbers)
-
-
 LAYERS = ("mha?core=matmul", "mha.einsum", "mha.native?need_weights=true", "mla?latent=5&rope=6",
           "mla?absorbed=true", "block?core=matmul&ff=3", "mixed?edges=3")  # fmt: skip
 LINEAR = ("linear.identity", "linear.elu", "cosformer", "linear.taylor", "hedgehog?init=random",

@@ -150,22 +150,6 @@ def test_the_flex_mask_is_the_visible_pairs_and_the_flex_score_adds_the_bias(wor
     np.testing.assert_allclose(modifier(scores, *index).numpy(), expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("text", "q_len", "kv_len", "picture"),
-    [
-        ("causal", 2, 4, "xxx. xxxx"),
-        ("causal@upper-left", 2, 4, "x... xx.."),
-        ("window:1,1", 2, 4, ".xxx ..xx"),
-        ("prefix:2", 4, 4, "xx.. xx.. xxx. xxxx"),
-        ("causal+document:1,2", 3, 3, "x.. .x. .xx"),
-        ("padding:2", 2, 3, "xx. xx."),
-    ],
-)
-def test_a_mask_looks_as_drawn(text, q_len, kv_len, picture):
-    pairs = Mask.parse(text).visible(Shape(1, 1, q_len, kv_len))[0, 0]
-    assert " ".join("".join("x" if s else "." for s in row) for row in pairs) == picture
-
-
 def test_counting_at_a_million_tokens_needs_no_square():
     n = 10**6
     shape = Shape(2, 3, n, n)

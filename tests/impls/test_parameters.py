@@ -8,13 +8,11 @@ import torch
 
 import impls
 from attnbench.core.machine import this_machine, why_not
-from attnbench.core.wire import convert, plain
 from attnbench.gate.gate import gate
 from attnbench.gate.inputs import make
 from attnbench.gate.reference import judge
 from impls.loading import load_function
 from impls.masks import Mask
-from impls.operators import PARAMETERS
 from impls.problem import InvalidProblem, Problem
 from impls.spec import Unsupported
 from tests.impls.small import check, softmax
@@ -63,17 +61,6 @@ def test_a_row_follows_the_parameters_that_it_takes(row, mask, settings):
             with suppress(Unsupported):  # a mask without a window
                 attend = load_function(row.build)(p, **row.chosen)
                 check(p, attend)
-
-
-def test_eight_rows_take_each_parameter_and_the_others_say_that_they_do_not():
-    rows = impls.table().rows.values()
-    for name in ("softcap", "sinks"):
-        takes = [row.name for row in rows if name in row.parameters and row.exact]
-        expected = {"einsum", "matmul", "chunked", "online", "flex", "window.blocked"}
-        assert expected | {"triton.flash"} <= set(takes)
-    sentence = impls.table().rows["sdpa"].supports(problem(softcap=2.0))
-    assert sentence == "sdpa takes no softcap"
-    assert impls.table().rows["gla"].supports(problem(softcap=2.0)) == "gla takes no softcap"
 
 
 def capped_late(p):
@@ -140,13 +127,3 @@ def test_a_parameter_that_can_not_be_is_refused(changes, words):
     with pytest.raises(InvalidProblem) as refused:
         problem(**changes)
     assert str(refused.value) == words
-
-
-def test_a_problem_is_written_with_the_parameters_that_it_sets():
-    usual, every = problem(), problem(scale=1.0, softcap=50.0, sinks=True)
-    assert not PARAMETERS.keys() & plain(usual).keys()
-    assert convert(plain(every), Problem) == every != usual
-    assert problem(scale=32**-0.5) == usual
-    assert every.with_(q_len=1).scale == 1.0
-    assert usual.with_(head_dim=64, v_head_dim=64).scale == 64**-0.5
-    assert str(every).endswith("scale 1 softcap 50 sinks")

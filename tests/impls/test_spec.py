@@ -145,19 +145,6 @@ def test_a_row_survives_json_with_every_field():
         convert({**plain(row()), "speed": 3, "color": "red"}, Variant)
 
 
-WHOLE = Problem(
-    2, 6, 3, 9, 17, 16, 16, "bfloat16", Mask.parse("window:4,0+alibi@upper-left"), "train",
-    "outliers", "layer", "cuda:1",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("value", [0, -1, 2.0, "8", None, True])
-def test_an_extent_is_a_whole_number_of_one_or_more(value):
-    with pytest.raises(InvalidProblem) as caught:
-        Problem(kv_heads=value)
-    assert str(caught.value) == f"kv_heads is {value!r}; it must be a whole number, 1 or more"
-
-
 @pytest.mark.parametrize(
     ("changes", "says"),
     [  # that tests/goldens/refused.txt has not
@@ -170,17 +157,3 @@ def test_an_extent_is_a_whole_number_of_one_or_more(value):
 def test_a_problem_that_cannot_exist_names_the_valid_choices(changes, says):
     with pytest.raises(InvalidProblem, match=says):
         Problem().with_(**changes)
-
-
-@pytest.mark.parametrize(
-    ("problem", "slug"),
-    [
-        (Problem(), "b1 h8/8 n256 d64 f32 none forward"),
-        (Problem(kv_heads=2, q_len=1, phase="decode"), "b1 h8/2 n1x256 d64 f32 none decode"),
-        (Problem(v_head_dim=32, dtype="float64"), "b1 h8/8 n256 d64/32 f64 none forward"),
-        (WHOLE, "b2 h6/3 n9x17 d16 bf16 window:4,0+alibi@upper-left train outliers layer cuda:1"),
-    ],
-)
-def test_the_slug_says_what_is_not_ordinary_and_json_keeps_every_field(problem, slug):
-    assert str(problem) == slug
-    assert convert(json.loads(json.dumps(plain(problem))), Problem) == problem

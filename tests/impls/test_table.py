@@ -59,31 +59,6 @@ def test_the_code_that_a_row_names_exists_and_takes_its_options():
             inspect.signature(load_function(path)).bind(*arguments, **options)
 
 
-def test_the_table_and_its_costs_are_read_without_torch_and_without_a_kernel():
-    code = """
-        import json, sys
-        sys.modules['torch'] = None  # importing it raises
-        import impls
-        from impls.loading import load_function
-        rows = impls.table().rows.values()
-        loaded = list(sys.modules)
-        for row in rows:
-            load_function(row.cost)
-        print(json.dumps(loaded))
-        """
-    loaded = python(code)
-    assert "impls.dense" in loaded
-    assert not [m for m in loaded if any(m.startswith(f"impls.{f}.") for f in impls.FAMILIES)]
-
-
-def test_a_row_is_found_with_the_options_asked_for():
-    table = impls.table()
-    row = table.find("online?q_block=4&k_block=8")
-    assert (row.label, row.chosen) == ("online?k_block=8&q_block=4", {"q_block": 4, "k_block": 8})
-    assert table.find(row.label) == row
-    assert table.rows["online"].chosen == row.options, "the defaults stay what they are"
-
-
 @pytest.mark.parametrize(
     ("name", "near"),
     [

@@ -9,7 +9,7 @@ from attnbench.core.device import Device
 from attnbench.core.record import Energy, Status
 from attnbench.core.wire import Job
 from attnbench.gate.inputs import Call
-from attnbench.meter import cell, endings
+from attnbench.meter import cell
 from attnbench.meter.cell import Bench
 from attnbench.sweep import worker
 from impls.masks import Mask
@@ -91,11 +91,6 @@ ENDINGS = [
     ("return torch.empty(1 << 58)", Status.OUT_OF_MEMORY, ""),
     ("import numpy; return numpy.empty(1 << 58)", Status.OUT_OF_MEMORY, ""),
 ]  # fmt: skip
-
-
-def test_a_reason_does_not_end_at_a_colon():
-    found = endings.failure(RuntimeError("linking raised:\n  no room\n  at all"))
-    assert found["reason"] == "it raised RuntimeError: linking raised: no room"
 
 
 @pytest.mark.parametrize("number", range(len(ENDINGS)))

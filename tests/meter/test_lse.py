@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import impls
-from attnbench.answer.paste import lines
 from attnbench.core.record import Status
 from attnbench.core.wire import Job
 from attnbench.gate.gate import gate
@@ -111,16 +110,6 @@ def test_flex_closes_the_log_sums_that_torch_gives_on_another_device(sinks):
     want, want_lse = closed(p, *inputs.values())
     torch.testing.assert_close(out, want)
     torch.testing.assert_close(lse, want_lse)
-
-
-def test_what_is_pasted_gives_both_outputs():
-    p = problem(batch=1, sinks=True)
-    q, k, v, sinks = make(p, 5).values()
-    names = {"q": q, "k": k, "v": v, "sinks": sinks}
-    exec("\n".join(lines("chunked", p)), names)
-    want, want_lse = closed(p, q, k, v, sinks)
-    torch.testing.assert_close(names["out"], want)
-    torch.testing.assert_close(names["lse"], want_lse)
 
 
 def test_rows_that_do_not_give_it_say_so():

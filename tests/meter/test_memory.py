@@ -114,19 +114,6 @@ def test_what_allocated_less_than_its_output_is_flagged(seen):
     assert seen(peak=4096 * 64 * 4, problem=long).flags == []
 
 
-@pytest.mark.parametrize("counts", [0, 1, 2])
-def test_a_high_water_mark_is_believed_the_third_time(monkeypatch, counts):
-    methods = [*["high-water mark"] * counts, "high-water mark" if counts == 2 else "events"]
-    looks = [SimpleNamespace(memory=SimpleNamespace(method=method)) for method in methods]
-    given, grown = iter(looks), []
-    made = lambda *asked: grown.append(asked[-1]) or next(given)  # noqa: E731
-    monkeypatch.setattr(memory, "_observe_events", made)
-    monkeypatch.setattr(memory, "growth", lambda run, device: 9)
-    seen = memory.observe(SMALL, build(SMALL), make(SMALL, 0), None, None, 7)
-    assert seen is looks[counts] and not list(given)
-    assert grown == [7, 9, 9][: counts + 1]  # what somebody saw is not looked for again
-
-
 def test_what_torch_keeps_is_given_back_and_what_does_not_fit_even_then_is_said():
     class Gpu(Device):
         """Of what torch keeps, 5 GiB are in use."""

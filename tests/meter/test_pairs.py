@@ -139,16 +139,6 @@ class StandInReady:
         self.job, self.shared = SimpleNamespace(variant=variant, problem=problem), label
 
 
-def test_a_clock_that_replays_records_a_fresh_call_first_and_it_is_warmed_up(monkeypatch):
-    shown = []
-    monkeypatch.setattr(pairs, "prepare", lambda clock, timed: shown.append(timed.calls))
-    calls = ReadyCalls(StandInReady())
-    before = calls._timed
-    calls.fresh()
-    assert (shown, calls._timed.calls) == ([0], ReadyCalls.WARM)
-    assert before in calls._kept  # or the new tensors would get its addresses
-
-
 @pytest.fixture
 def looked(monkeypatch):
     """Pairs of one call a side; returns what is checked afterwards: which side, at which time."""

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 import impls
 from attnbench.core.process import WorkerLost
@@ -11,7 +10,7 @@ from attnbench.core.record import Status
 from attnbench.core.wire import Job
 from attnbench.gate.findings import Wrong
 from attnbench.meter import ranks
-from attnbench.meter.ranks import RanksClock, pages
+from attnbench.meter.ranks import RanksClock
 from impls.masks import Mask
 from impls.spec import Unavailable, Unsupported
 from tests.meter.conftest import Cells
@@ -149,20 +148,6 @@ def test_the_rank_at_fault_is_named():
     ):
         lost = ranks.fault(troubles, "call", 240.0)
         assert type(lost) is kind and str(lost).startswith(says)
-
-
-def test_pages_are_the_same_memory_wherever_they_are_mapped():
-    more = {"phase": "train", "dtype": "bfloat16", "lse": True}
-    problem = Cells.problem(heads=1, kv_heads=1, q_len=31, head_dim=3, v_head_dim=4, **more)
-    with ranks.shared_file("pages") as place:
-        made, other = pages(problem, place), pages(problem, place)
-    assert sorted(made) == ["dk", "dlse", "dout", "dq", "dv", "k", "lse", "out", "q", "v"]
-    for number, tensor in enumerate(made.values()):
-        tensor.fill_(number)
-    for number, tensor in enumerate(other.values()):
-        assert bool((tensor == number).all())  # each has a place of its own
-    assert (other["out"].shape, other["dk"].shape) == ((1, 1, 31, 4), (1, 1, 32, 3))
-    assert (other["lse"].dtype, other["out"].dtype) == (torch.float32, torch.bfloat16)
 
 
 class Scripted:

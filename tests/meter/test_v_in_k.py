@@ -8,17 +8,12 @@ from attnbench.answer.paste import command_words, lines
 from attnbench.core.record import Status
 from attnbench.core.wire import Job, convert, plain
 from attnbench.gate.gate import gate
-from attnbench.gate.hygiene import Pages
-from attnbench.gate.inputs import Call, make
-from attnbench.gate.mask_probe import mild
-from attnbench.gate.mask_probe import probe as probe_mask
+from attnbench.gate.inputs import make
 from attnbench.gate.oracle import exact
 from attnbench.gate.reference import judge
 from attnbench.meter.probe import probe
-from impls.cost import softmax as cost
 from impls.loading import load_function
 from impls.masks import Mask
-from impls.operators import inputs as inputs_of
 from impls.problem import InvalidProblem, Problem
 from tests.impls.small import softmax
 
@@ -46,17 +41,6 @@ def test_it_is_measured_in_every_form(cells, form):
     assert "dv" not in record.error and ("dk" in record.error) == p.gradients
     assert record.determinism.repeats and record.determinism.why == ""
     assert probe(Job(impls.table().find("chunked"), p), 10.0).status is Status.MEASURED
-
-
-def test_rows_of_one_process_take_it_and_those_of_several_and_other_operators_do_not():
-    rows = impls.table().rows.values()
-    takes = {row.name for row in rows if row.supports(P) is None}
-    assert takes >= {"einsum", "matmul", "bmm", "numpy", "chunked", "online", "sdpa", "flex"}
-    assert impls.table().find("ring?world=2").supports(P) == "ring?world=2 takes no v_in_k"
-    for name in ("mha", "gla", "mean_v"):
-        level = impls.table().rows[name].level
-        p = P.with_(level=level, v_head_dim=24, heads=1)
-        assert impls.table().rows[name].supports(p) == f"{name} takes no v_in_k"
 
 
 HERE = [
@@ -90,13 +74,6 @@ def test_the_oracle_gives_the_keys_both_gradients():
         torch.testing.assert_close(truth[name], want)
 
 
-def test_keys_that_are_changed_by_much_as_values_are_not_lost_as_scores():
-    p = P.with_(heads=2, q_len=4, kv_len=1 << 18, dtype="bfloat16", mask=Mask())
-    inputs = mild(p, 0, inputs_of("softmax", p))
-    call = Call(p, load_function("impls.dense.chunked:build")(p, 256), inputs)
-    probe_mask(call, call.forward(), inputs, 0, Pages(None), exact=True)
-
-
 FAULTS = {
     "nothing": (lambda q, k, v: softmax(P, q, k, v), None),
     "no gradient by the values": (lambda q, k, v: softmax(P, q, k, v.detach()), "of dk is"),
@@ -112,16 +89,6 @@ def test_the_gate_refuses(fault):
     p = P.with_(phase="train", dtype="float64")
     said = gate(judge(p, make(p, 3), 3), attend, None, 3).reason
     assert said is None if reason is None else reason in said
-
-
-def test_its_bytes_count_once():
-    apart = P.with_(v_in_k=None)
-    values = P.mask.keys_seen(P.shape) * 16 * P.item_bytes
-    assert cost(apart).bytes - cost(P).bytes == values
-    train = (p.with_(phase="train") for p in (apart, P))
-    assert cost(next(train)).bytes - cost(next(train)).bytes == 2 * values
-    assert cost(apart).flops == cost(P).flops
-    assert sum(s.shape(P)[-1] for s in inputs_of("softmax", P).values()) == 2 * 24
 
 
 def test_it_is_written_and_pasted():

@@ -65,13 +65,6 @@ def test_what_holds_no_calls_or_figures_that_can_not_be_is_a_sentence(tmp_path, 
         SeenCalls.read(tmp_path / "calls.json")
 
 
-def test_problems_are_each_once_those_of_most_seconds_first():
-    other = CAUSAL.with_(q_len=9, kv_len=9)
-    twice = [site(seconds=1.0), site(other, seconds=1.5), site(site="b.py:1", seconds=1.0)]
-    calls = SeenCalls([*twice, site(CAUSAL.with_(batch=3), faithful=False)])
-    assert calls.problems() == [CAUSAL, other]
-
-
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 9)), max_size=300))
 def test_no_call_is_lost_however_they_are_gathered(calls):
     once = Gathered().add_all(site(decoding(n), some, some / 8) for n, some in calls)
@@ -80,12 +73,6 @@ def test_no_call_is_lost_however_they_are_gathered(calls):
         assert sum(s.calls for s in gathered.sites()) == sum(some for _, some in calls)
     assert [s.problem for s in once.sites()] == [s.problem for s in twice.sites()]
     assert len(once.sites()) <= max(FEW, 14)
-
-
-def test_calls_that_set_something_else_are_never_one():
-    some = [{}, {"scale": 0.5}, {"softcap": 5.0}, {"softcap": 6.0}, {"sinks": True}]
-    gathered = Gathered().add_all(site(CAUSAL.with_(**each)) for each in some * 2)
-    assert [(s.problem.parameters, s.calls) for s in gathered.sites()] == [(x, 2) for x in some]
 
 
 def test_processes_are_merged_and_the_step_is_that_of_who_made_most():

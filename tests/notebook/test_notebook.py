@@ -206,16 +206,6 @@ def test_a_run_is_a_table_with_a_row_for_each_record_and_a_dozen_plain_columns(o
     assert list(tied["verdict"]) == ["tied", "use"]
 
 
-def test_several_runs_are_one_table_that_knows_the_folder_of_each_row(one):
-    other = made.written(one.with_name("other"), lines.line("chunked", {256: 7e-3}))
-    df = attnbench.load(one, other)
-    assert list(df["run"]) == [str(one)] * 9 + [str(other)]
-    assert df["variant"].iloc[-1] == "chunked"
-    assert df.attrs["runs"] == [str(one), str(other)]
-    pd.testing.assert_frame_equal(df, attnbench.load(one, other, one))
-    assert len(attnbench.load(one.parents[1])) == 10
-
-
 def test_a_run_shows_its_answers_and_some_rows_theirs_alone(one):
     df = attnbench.load(one)
     text = attnbench.show(df)._repr_markdown_()

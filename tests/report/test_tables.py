@@ -7,10 +7,9 @@ import re
 import pytest
 
 from attnbench.report import tables
-from attnbench.report.tables import BAD, BOLD, Column, Styled, Table, columns, show
+from attnbench.report.tables import BAD, BOLD, Column, Styled, Table, show
 from attnbench.report.tidy import csv_of
 
-WORDS = columns("name", "worst error at all", "why", right=["worst error at all"], wrap=["why"])
 NASTY = "<b>|`*_&{7}$%#~^\\x"
 TIMES = Table(
     "times",
@@ -47,18 +46,6 @@ def test_markdown_marks_what_is_bold_and_holds_no_markup_of_others():
     assert (head, rule) == ("| variant | median, ms |", "| --- | ---: |")
     assert first == r"| a | **1.2** of \[1, 2\] |"
     assert len(re.findall(r"(?<!\\)\|", last)) == 3 and "<" not in last
-
-
-def test_words_wrap_within_their_own_column_numbers_never_and_no_line_ends_in_blanks(shown):
-    why = " ".join(f"w{n}" for n in range(40))
-    rows = [("a", "1.25 ±2.0", why), ("b", "2.5", "see " + "/path" * 60)]
-    *lines, path = shown(show, Table("", WORDS, rows), width=60).splitlines()
-    assert all(line == line.rstrip() and len(line) <= 60 for line in lines)
-    first, *more = lines[2:]
-    assert first.split()[:3] == ["a", "1.25", "±2.0"]
-    start = first.index("w0")
-    texts = [first[start:], *(line[start:] for line in more)]
-    assert " ".join(texts).split() == [*why.split(), "see"] and path == " " * start + "/path" * 60
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "200"])

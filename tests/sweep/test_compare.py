@@ -30,17 +30,6 @@ def compared(engine, judged="einsum", against="matmul", margin=None, floors=()):
     return compare.corrected([compare.compare_cell(*both, *how) for both in cells])
 
 
-def test_the_worker_is_asked_about_the_reference_first_and_the_judged_second():
-    engine, floors = ToldEngine(*[pairs(-0.5)] * 3), [{"call_s": 0.001, "floor": 0.02}]
-    compared(engine, floors=floors, margin=0.03)
-    for asked, length in zip(engine.asked, (16, 32, 48), strict=True):
-        names = [job["variant"]["name"] for job in asked["compare"]]
-        assert names == ["matmul", "einsum"]
-        assert {job["problem"]["kv_len"] for job in asked["compare"]} == {length}
-        assert {job["seed"] for job in asked["compare"]} == {3}
-        assert (asked["margin"], asked["floors"], asked["budget_s"]) == (0.03, floors, 5.0)
-
-
 def test_a_worker_that_dies_costs_one_problem():
     lost = WorkerLost("the worker died of SIGSEGV", "", timed_out=False)
     late = WorkerLost("it was still running", "", timed_out=True)

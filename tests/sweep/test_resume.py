@@ -17,10 +17,7 @@ import attnbench
 from attnbench.answer import compare_runs
 from attnbench.core import checkout
 from attnbench.core.disk import StoreError
-from attnbench.core.evidence import save_beside
-from attnbench.core.machine import this_machine
-from attnbench.core.record import PROTOCOL, Status
-from attnbench.core.settings import Settings
+from attnbench.core.record import Status
 from attnbench.core.store import read_header, read_records
 from attnbench.sweep import start
 from impls.errors import CantBeDone
@@ -222,15 +219,6 @@ def test_what_is_measured_with_other_code_is_another_leg_and_ranked_apart(tmp_pa
     assert not any(answer["equal"] or answer["next"] for answer in answers)
 
 
-def test_a_run_goes_on_with_its_allocator(tmp_path):
-    run = start.begin(["einsum"], ONE, [], tmp_path, seed=0, threads=1, allocator="kept")
-    run.folder.close()
-    assert run.folder.header["settings"]["allocator"] == "kept"
-    again = start.resume(run.folder.path)
-    again.folder.close()
-    assert again.settings == run.settings == Settings(threads=1, allocator="kept")
-
-
 def test_a_run_whose_variants_are_tuned_otherwise_by_now_does_not_go_on(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     problem = Problem(1, 1, 1, 16, 16, 8, 8, mask=Mask.parse(ONE.mask[0]))
@@ -281,16 +269,3 @@ def test_a_run_is_of_the_commit_that_its_code_lies_in_whatever_git_is_told(tmp_p
     assert checkout.code()["commit"] == commit is not None
     monkeypatch.setattr(attnbench, "__file__", str(tmp_path / "attnbench/__init__.py"))
     assert checkout.code() == {"commit": None, "dirty": None}
-
-
-def test_a_header_keeps_what_the_self_check_said(tmp_path):
-    def kept():
-        return read_header(begun(tmp_path).path)["selfcheck"]
-
-    assert kept() is None
-    said = {"line": "ruler self-check: 2/2 on this machine", "date": "2026-01-01T00:00:00+00:00"}
-    facts = {"protocol": PROTOCOL, **said, "versions": {"torch": "2"}, "outcomes": [{"deed": "x"}]}
-    path = save_beside(tmp_path, this_machine().name, "selfcheck.json", facts)
-    assert kept() == said
-    path.write_text(json.dumps({**facts, "protocol": PROTOCOL - 1}))
-    assert kept() is None

@@ -1,6 +1,5 @@
 """A sweep with a stand-in for the engine; which records of one run contradict each other."""
 
-import json
 import subprocess
 import sys
 import threading
@@ -9,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from attnbench.command.progress import Progress
 from attnbench.core.device import Device
 from attnbench.core.record import Ranks, Record, Status, Work
 from attnbench.core.run_folder import RunFolder
@@ -50,14 +48,6 @@ def test_a_worker_is_asked_what_the_run_was_begun_with(folder):
         assert [job["bits_s"] > 0 for job in some] == [
             x not in whose[:n] for n, x in enumerate(whose)
         ]
-
-
-@pytest.mark.parametrize(
-    ("header", "allocator"), [({"allocator": "kept"}, "kept"), ({"threads": 1}, "plain")]
-)
-def test_each_record_says_what_became_of_freed_pages(folder, header, allocator):
-    folder.header |= {"settings": header}
-    assert {r.allocator for r in swept(plan_of("einsum"), folder, Answering())} == {allocator}
 
 
 SCRIPT = """
@@ -216,24 +206,6 @@ def test_what_goes_wrong_in_one_of_several_places_is_raised_and_stops_the_others
     assert busy.asked in (0, 2), "its cell, twice, and no other"
 
 
-@pytest.mark.parametrize(("until", "measured"), [(99.0, 0), (110.0, 1), (1000.0, 4)])
-def test_after_the_limit_no_cell_is_begun_and_others_stay(folder, monkeypatch, until, measured):
-    now = [100.0]
-    monkeypatch.setattr(sweep, "monotonic", lambda: now[0])
-
-    class Taking(Answering):
-        def ask(self, question, limit_s):
-            now[0] += 10.0 * ("job" in question)
-            return super().ask(question, limit_s)
-
-    plan = plan_of("einsum")
-    assert sweep_of(plan, folder, Taking(), until=until) == 4 - measured
-    file = folder.path / "records.jsonl"
-    kept = file.read_text().splitlines() if measured else []
-    cells = [plain(c.problem) for c in plan.to_run[:measured]]
-    assert [json.loads(line)["problem"] for line in kept] == cells
-
-
 class Drifting(Answering):
     """A machine that is slower by half while some cells are measured, or at one look."""
 
@@ -313,19 +285,6 @@ def test_what_becomes_of_a_cell_whose_context_is_gone_or_that_left_what_is_unrea
     assert (told["record"].get("time") is None) == (ends != "measured")
 
 
-def test_the_live_bar_shows_reasons_as_they_are(monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "200")
-    reasons = ["it needs [bold] text", "it raised ValueError: [/x]"]
-    with Progress() as shown:
-        for number, reason in enumerate(reasons, 1):
-            record = Record(status="failed", reason=reason, variant="mine", problem=Problem())
-            shown.cell(record, number, 2, 1.0, 1.0)
-    said = capsys.readouterr().err
-    assert all(reason in said for reason in reasons) and "1/2" in said
-
-
 def record(s, phase="forward", n=512, flops=None, variant="a", **more):
     problem = plain(Problem(q_len=n, kv_len=n, phase=phase, **more))
     time = timed(s).with_(low_s=s * 0.99, high_s=s * 1.01, min_s=s * 0.98, n=20)
@@ -377,11 +336,3 @@ TWO = Ranks(world=2, time_s=[1.0] * 2, peak_bytes=[0] * 2, sent_bytes=[0] * 2, b
 )
 def test_what_can_be_true_is_believed(first, second):
     assert doubted(first, second)[-1].status is Status.MEASURED
-
-
-def test_a_record_without_a_time_or_that_is_not_believed_contradicts_nobody():
-    failed = Record(status=Status.FAILED, reason="why", variant="a", problem=plain(Problem()))
-    assert doubted(failed, record(0.005, "train"))[0] is failed
-    assert doubted(record(0.005, "train"), failed)[1] is failed
-    found = doubted(record(0.010), record(0.005, "train"), record(0.007, "train", n=1024))
-    assert [r.status for r in found[1:]] == [Status.IMPLAUSIBLE, Status.MEASURED]

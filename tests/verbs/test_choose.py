@@ -7,17 +7,13 @@ import msgspec
 import numpy as np
 import pytest
 
-import impls
-from attnbench.answer.choose import Wants, make_choice
 from attnbench.answer.dispatch_table import DispatchTable
-from attnbench.answer.ranking import Candidate
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Determinism, Status, read_record
 from attnbench.core.wire import plain
 from attnbench.features.choose import calls, runs
 from attnbench.models.capture.calls import SeenCalls, Site
 from attnbench.sweep.start import as_recorded
-from impls.errors import CantBeDone
 from impls.masks import Mask
 from impls.problem import setting_words
 from tests.calling import told
@@ -217,23 +213,6 @@ def test_only_a_run_of_this_machine_as_it_is_now_is_used_without_its_name(
     assert list(runs.measured_here(tmp_path / "results", None)) == []
 
 
-def test_a_run_with_pages_kept_answers_where_that_is_asked_for(chooses, whole, measures):
-    told(whole, settings__allocator="kept")
-    words = ("--seq", 512, *SHAPE, "--json", "--out", whole.parents[1])
-    _, out, _ = chooses(*words, "--allocator", "kept")
-    answer = json.loads(out)
-    assert answer["source"] == str(whole) and answer["proof"].endswith("--allocator kept")
-    assert not measures
-    chooses(*words)
-    assert measures == [problem(512)]
-
-
-def test_a_run_of_another_protocol_is_a_sentence(chooses, run):
-    told(run, protocol=1)
-    status, _, err = chooses("--seq", 512, *SHAPE, "--from", run)
-    assert status == 2 and "protocol 1" in err
-
-
 @pytest.fixture
 def halved(tmp_path):
     """sdpa takes twice as long as matmul, whatever the problem."""
@@ -400,37 +379,6 @@ def test_a_mask_without_a_name_is_found_in_a_run_whichever_way_its_file_is_spell
     file = captured(tmp_path, (absolute, "sdpa", 0.3, {}))
     status, out, _ = chooses("--problems", file, "--from", run)
     assert status == 0 and "use sdpa" in out
-
-
-def test_a_program_is_answered_with_its_own_number_of_threads(chooses, tmp_path, monkeypatch):
-    seen = []
-
-    def measure_anew(problem, wants, table, arguments):
-        seen.append(arguments.threads)
-        raise CantBeDone("enough was seen")
-
-    monkeypatch.setattr(runs, "measure_anew", measure_anew)
-    site = (problem(512), "sdpa", 0.3, {})
-    for words, threads in (((), 2), (("--threads", 1), 1)):
-        file = captured(tmp_path, site, header={"torch_threads": 2})
-        chooses("--problems", file, "--measure", *words)
-        assert seen.pop() == threads
-
-
-def test_what_needs_the_log_sum_exp_takes_a_variant_that_was_measured_with_it():
-    p = problem(512)
-    form = msgspec.structs.replace(FORM, api="flex compiled", returns="lse")
-    site = Site(p, "a.py:1", "flex", 9, 1.0, call=form)
-    known = [Candidate(v, "softmax", 1.0, 0.9, 1.1, measured=True) for v in ("chunked", "matmul")]
-    choice = make_choice(p, Wants(), known, margin=0.05)
-    table = impls.table()
-    assert calls._rivals(choice, site, table, trains=True) == []
-    read = msgspec.structs.replace(site, call=msgspec.structs.replace(form, returns=""))
-    assert calls._rivals(choice, read, table, trains=True) == ["chunked", "matmul"]
-    asked = msgspec.structs.replace(site, problem=p.with_(lse=True))
-    assert calls._rivals(choice, asked, table, trains=True) == ["chunked", "matmul"]
-    code = calls.lines("chunked", asked.problem, calls.details_of(asked))
-    assert code[-1] == 'out, lse = attend(q, k, v, mask="causal", return_lse=True)'
 
 
 def test_an_answer_that_can_not_be_checked_by_running_the_program_is_still_given(

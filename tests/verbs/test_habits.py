@@ -14,13 +14,11 @@ import pytest
 import impls
 from attnbench import cli
 from attnbench.command import arguments
-from attnbench.command.progress import EVERY_S, PRIOR_S, Progress
+from attnbench.command.progress import EVERY_S, Progress
 from attnbench.core.record import Record, Status
 from attnbench.core.store import read_records
-from attnbench.features.run.verb import start_run
 from attnbench.features.selfcheck import selfcheck
 from attnbench.features.selfcheck.selfcheck import PlantOutcome
-from attnbench.sweep.places import Local
 from impls.masks import Mask
 from impls.problem import Problem
 from tests.calling import asked, only_run
@@ -100,26 +98,6 @@ def test_ctrl_c_ends_a_run_with_the_answer_from_what_there_is(tmp_path, monkeypa
     assert ("median ms ±" in out) == bool(more)
 
 
-def test_naming_lengths_or_masks_measures_these_alone(tmp_path):
-    def asked(*words):
-        words = ["run", "sdpa", "window.blocked", *words, "--threads", "1", "--out", str(tmp_path)]
-        made = start_run(arguments.parser().parse_args(words), Local())
-        made.folder.close()
-        found = [(str(c.problem.mask), c.problem.kv_len, c.problem.phase) for c in made.plan.cells]
-        assert len(found) == 2 * len(set(found))  # once for each of the two
-        return set(found)
-
-    both, lengths = ("forward", "train"), (128, 512, 1024)
-    causal = {("causal", n, phase) for n in lengths for phase in both} - {("causal", 1024, "train")}
-    window = {("window:127,0", 512, phase) for phase in both}
-    assert asked() == causal | window
-    assert asked("--seq", "64") == {("causal", 64, phase) for phase in both}
-    assert asked("--mask", "none") == {("none", n, phase) for _, n, phase in causal}
-    assert asked("--heads", "2") == asked()
-    train = {(mask, n, "train") for mask, n, _ in causal | window}
-    assert asked("--phase", "train") == train
-
-
 @pytest.fixture
 def clock(monkeypatch):
     """Of progress, as a list of one number."""
@@ -140,20 +118,6 @@ def test_where_nobody_watches_a_line_comes_each_tenth_or_ten_seconds(capsys, clo
     told = [line.split()[0] for line in lines]
     assert told == ["10", "20", "30", "[33/100]", "40", "50", "55", "60", "70", "80", "90", "100"]
     assert "about 10 s left" in lines[0] and "wrong: so" in lines[3]
-
-
-def test_the_time_left_is_the_guess_until_much_was_measured(capsys, clock):
-    """By the mean of how slow the guesses turned out to be, and of no slowness for 15 s."""
-    progress = Progress()
-    progress.at(0, 0, 100.0, "the first", begins_s=20.0)
-    assert progress._left(0.0)[0] == 100.0
-    clock[0] = 40.0  # twice as long as it was thought to take
-    progress.at(0, 0, 80.0, "the second", begins_s=5.0)
-    assert progress._left(40.0)[0] == pytest.approx(80 * (40 + PRIOR_S) / (20 + PRIOR_S))
-    assert progress._left(50.0)[0] == pytest.approx(80 * (40 + PRIOR_S) / (20 + PRIOR_S) - 10)
-    progress.at(0, 0, 80.0, "the last", most_s=30.0)
-    assert progress._left(40.0)[0] == 30.0
-    assert progress._left(440.0)[0] == pytest.approx(40.0)  # overdue: a tenth of what it took
 
 
 SHOWN = {

@@ -81,19 +81,6 @@ def test_a_crossover_is_answered_and_each_look_is_said_as_it_ends(pairs, tmp_pat
     assert look.split() in rows
 
 
-def test_a_worker_is_told_the_problem_the_seed_and_the_threads_and_json_has_all(pairs, tmp_path):
-    words = ("--heads", "2", "--seed", "7", "--threads", "1", "--json", "--out", tmp_path)
-    sent = json.loads(well(*CROSSOVER, *SMALL, *words).stdout)
-    assert {job["seed"] for asked in pairs.asked for job in asked["compare"]} == {7}
-    ((settings, more),) = pairs.settings
-    assert settings.threads == 1 and more == {"limited": True}
-    (one,) = sent["crossovers"]
-    assert (one["before"], one["after"], one["low"], one["high"]) == ("matmul", "einsum", 288, 304)
-    assert (sent["a"], sent["b"], sent["range"]) == ("matmul", "einsum", [64, 1024])
-    assert (sent["problem"]["heads"], sent["problem"]["phase"]) == (2, "forward")
-    assert [each["length"] for each in sent["looks"]] == sorted(map(length, pairs.asked))
-
-
 @pytest.mark.parametrize(("status", "code"), [("wrong", 1), ("out_of_memory", 0)])
 def test_a_wrong_variant_is_a_finding_and_one_too_large_is_not(pairs, tmp_path, status, code):
     well_, stopped = pairs.answer, {"stopped": {"status": status, "why": "matmul: so it was"}}

@@ -55,13 +55,6 @@ def screen(shown, records):
     return shown(results.show_answer, runs.ran(list(records)), "3 min", page).splitlines()
 
 
-def test_what_is_not_softmax_has_its_times_where_nothing_else_was_asked_for(shown):
-    records = [runs.other("gla", n, n) for n in (64, 128)]
-    text = "\n".join(screen(shown, records))
-    assert "1 of 1 variants, none of them exact" in text
-    assert re.search(r"gla +\d.*not exact", text)
-
-
 REASON = "so it is"
 SIZES = {
     "one variant at one length": [timed("sdpa")],
@@ -119,33 +112,3 @@ def test_what_is_to_be_copied_is_never_cut_and_a_long_name_of_a_machine_makes_ro
     assert heading.startswith("x86 pr") and heading.endswith(f"{end} · on cpu")
     assert len(heading) <= 120 and heading.count("…") == 1
     assert text.count("…") == 2  # and in the first table, where many names stand beside each other
-
-
-def test_the_one_to_use_has_a_row_though_many_that_tie_are_faster(shown):
-    ties = [timed(f"v{n}", (1 + n / 4000) * 1e-3) for n in range(40)]
-    rows = [line for line in screen(shown, [*ties, timed("sdpa", 1.02e-3)]) if "×" in line]
-    assert [line.split()[0] for line in rows if line.rstrip().endswith("use this")] == ["sdpa"]
-
-
-def test_what_ties_by_its_interval_though_its_median_is_far_is_said_truly(shown):
-    far = [timed("sdpa", 1e-3, spread=0.2), timed("matmul", 1.34e-3, spread=0.2)]
-    text = "\n".join(screen(shown, far))
-    assert "1.34×" in text and "tied" in text
-    assert "intervals less than 5\u00a0% apart count as ties" in text and "differences" not in text
-
-
-@pytest.mark.parametrize(("cells", "said"), [(2, 0), (5, 2)])
-def test_of_a_run_that_did_not_come_to_its_end_all_is_so_far(shown, cells, said):
-    run = runs.ran([timed("sdpa"), timed("matmul", 2e-3)], cells=cells)
-    assert shown(results.show_answer, run, "3 min", None).count(" so far") == said
-
-
-def test_a_slow_host_is_said_and_is_no_noise(shown):
-    slow = "launch-bound: 35 µs by events, 78 µs from end to end"
-    records = [timed("sdpa", flags=[slow]), timed("matmul", 2e-3)]
-    lines = screen(shown, records)
-    assert any(line.startswith("0 of 2 timings were noisy") for line in lines)
-    (row,) = (line for line in lines if line.startswith("forward") and "sdpa" in line)
-    assert row.split()[-1] == "1.00"
-    said = shown(results.show_results, records)
-    assert "launch-bound: sdpa on" in said and "! launch-bound" not in said

@@ -69,10 +69,3 @@ def test_each_cell_is_what_the_row_answers_of_such_a_problem(name, files):
 
 def test_the_page_is_what_the_table_says():
     assert PAGE.read_text() == new_page(), "python proofs/support.py --write"
-
-
-def test_a_row_that_differs_by_device_names_the_device():
-    by_name = {t.columns[1].heading: t for t in support.matrix([impls.table().find("natten")])}
-    (cells,) = by_name["computes"].rows
-    heads = [c.heading for c in by_name["computes"].columns]
-    assert dict(zip(heads, cells, strict=True))["train"] == "cuda"

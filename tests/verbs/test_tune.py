@@ -4,11 +4,9 @@ import json
 import math
 import os
 import signal
-from functools import partial
 
 import pytest
 
-from attnbench.answer.search import take_looks
 from attnbench.core.machine import this_machine
 from attnbench.core.store import read_header, read_records
 from attnbench.core.tuned import file_of
@@ -201,25 +199,6 @@ def test_what_decided_is_kept_though_ctrl_c_came_while_it_did(made_up, kept):
     interrupts(made_up, lambda _: len(made_up.asked) == 9)  # the trial that decides
     done = well(*ONLINE[:-1], "512,1024", status=130)
     assert len(made_up.asked) == 9 and len(kept()) == 1 and "kept in " in done.stderr
-
-
-@pytest.mark.parametrize(("seconds", "tried"), [("150", (128, 256, 1024, 128)), ("20", (128, 128))])
-def test_when_time_is_short_the_best_so_far_is_decided_on(
-    made_up, kept, monkeypatch, seconds, tried
-):
-    now, answer = [0.0], made_up.answer
-
-    def slowly(question):
-        now[0] += 30.0
-        return answer(question)
-
-    made_up.answer = slowly
-    clocked = partial(take_looks, now=lambda: now[0])
-    monkeypatch.setattr("attnbench.command.searching.take_looks", clocked)
-    done = well(*ONLINE, "--budget", seconds)
-    assert options_of(made_up) == [[{}, {"q_block": n}] for n in tried]
-    assert "; it ended before all was tried" in text(done)
-    assert [json.loads(line)["options"] for line in kept()] == [{"q_block": 128}]
 
 
 def test_a_folder_that_can_not_be_written_is_refused_before_any_trial(made_up, monkeypatch):

@@ -13,7 +13,6 @@ from impls.problem import Problem
 from impls.sparse import blocksparse, flex, flex_kernel
 from impls.sparse import cost as costs
 from impls.sparse.flex_kernel import mask_blocks
-from impls.sparse.layouts import block_layout
 from impls.spec import Unsupported
 from tests.brute import saved, visible
 from tests.impls.small import softmax, verdict
@@ -114,15 +113,6 @@ def test_a_layout_by_head_under_a_causal_mask_is_the_plain_loop(tmp_path):
     torch.testing.assert_close(got, want, rtol=0, atol=1e-13)
     assert not got[:, :, 32:40].any()
     assert costs.blocksparse(problem, layout, 8).flops == 4 * 16 * int(sight.sum())
-
-
-def test_the_default_is_its_own_block_the_one_before_and_the_first():
-    for n, m, want in (
-        (40, 40, [[j in (i, i - 1, 0) for j in range(5)] for i in range(5)]),
-        (16, 37, [[1, 1, 1, 1, 0], [1, 0, 1, 1, 1]]),  # rows stand at 21 to 36
-        (1, 40, [[1, 0, 0, 1, 1]]),
-    ):
-        assert block_layout(Problem(q_len=n, kv_len=m), "", 8)[0].tolist() == want
 
 
 def test_a_file_that_is_no_layout_is_refused_and_costs_what_the_mask_does(tmp_path):

@@ -7,7 +7,6 @@ import torch
 from attnbench.gate.inputs import make
 from impls.masks import Mask
 from impls.problem import Problem
-from impls.sparse.layouts import bigbird_layout as layout
 from tests.impls.small import both_forms, cost
 
 
@@ -81,26 +80,6 @@ def test_a_row_sees_the_keys_of_the_papers_set():
         for i in range(n):
             want[i, sorted(keys(i, *numbers))] = True
         np.testing.assert_array_equal(seen_by(variant, problem(n, "causal")), want, variant)
-
-
-def test_fixed_without_causality_sees_summaries_of_later_blocks_too():
-    want = [[j // 9 == i // 9 or j % 9 >= 7 for j in range(50)] for i in range(50)]
-    np.testing.assert_array_equal(seen_by("fixed?stride=9&summary=2", problem(50)), want)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_bigbird_has_its_own_neighbouring_global_and_that_many_other_blocks(causal):
-    count, first, random = 12, 2, 3
-    table = layout(count, first, random, 0, causal).tolist()
-    start = 0 if causal else first
-    assert len(table) == count - start
-    for block, line in enumerate(table, start):
-        keys = [x for x in line if x >= 0]
-        allowed = set(range(block + 1 if causal else count))
-        sure = ({block - 1, block, block + 1} | set(range(first))) & allowed
-        assert len(keys) == len(set(keys))
-        assert sure <= set(keys) <= allowed
-        assert len(keys) == len(sure) + min(random, len(allowed - sure))
 
 
 WORK = [("none", 1, 0), ("none", 64, 0), ("causal", 64, 0), ("none", 301, 1), ("causal", 301, 5)]

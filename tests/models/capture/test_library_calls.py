@@ -198,30 +198,6 @@ def test_what_a_problem_can_not_describe_counts_and_says_why(installed, module, 
     assert site.share is not None
 
 
-def test_a_log_sum_exp_that_nobody_reads_is_no_part_of_the_problem(installed):
-    with attnbench.capture() as calls:
-        from flash_attn import flash_attn_func
-
-        flash_attn_func(Q, K, K, return_attn_probs=True)[0]
-    assert only(calls).faithful and not only(calls).problem.lse
-
-
-def test_what_torchs_packed_attention_gives_besides():
-    aux = import_module("torch.nn.attention.varlen").AuxRequest
-    values = {"query": x(12, 4), "key": x(12, 4), "value": x(12, 4), "return_aux": aux(lse=True)}
-    assert call_of("varlen_attn", values).returns == "lse"
-    assert call_of("varlen_attn", {**values, "return_aux": aux()}).returns == ""
-
-
-def test_a_gradient_ends_at_what_the_program_gave(installed):
-    q, k = (t.clone().requires_grad_() for t in (Q, K))
-    with attnbench.capture() as calls:
-        from flash_attn import flash_attn_func
-
-        flash_attn_func(q * 1, k * 1, k * 1, causal=True).sum().backward()
-    assert only(calls).problem.phase == "train" and only(calls).backward_s > 0
-
-
 @pytest.mark.parametrize("packs", [True, False])
 def test_a_layer_that_packs_says_its_documents_and_one_that_unpads_its_padding(packs):
     q = x(1, 4, 12)
@@ -236,14 +212,6 @@ def test_a_layer_that_packs_says_its_documents_and_one_that_unpads_its_padding(p
     )
     mask = str(call.look((None, None), Masks(None))[0].mask)
     assert mask == ("causal+document:5,7" if packs else "causal+padding:5,7")
-
-
-def test_a_layer_that_asks_for_log_sums_on_its_own_account_hands_none_on():
-    q = x(1, 4, 12)
-    inner = call_of("flex", {"q": q, "k": q, "v": q, "return_lse": True}, heads_first=True)
-    assert inner.returns == "lse"
-    call = layer_call("transformers flex_attention", None, (q,) * 3, None, [lambda: inner], {})
-    assert call.returns == "" and call.full_form().returns == ""
 
 
 def test_torchs_own_packed_attention_is_read_by_the_names_that_it_has():

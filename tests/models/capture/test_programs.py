@@ -16,10 +16,3 @@ def test_what_is_said_of_a_program_is_true_and_a_wrong_fact_is_named(tmp_path, n
             mark: fact | {"kernel": "math (of another program)", "mend": ["backend"]}
         }
         assert planted.faults(wrong, calls)
-
-
-def test_every_program_is_whole_python_with_facts_about_its_lines():
-    assert len(planted.ALL) == 170
-    for name, program in planted.ALL.items():
-        compile(planted.text_of(program, mended=True), name, "exec")
-        assert all("#@" in planted.text_of(program) for _ in planted.facts_of(program))

@@ -38,14 +38,6 @@ def test_what_a_call_asks_is_in_its_problem():
     assert scaled.share == pytest.approx(scaled.seconds / calls.wall_s)
 
 
-def test_calls_of_one_line_that_set_something_else_are_apart():
-    with attnbench.capture() as calls:
-        for scale in (None, 0.5, 8**-0.5, 0.25, 0.5):
-            F.scaled_dot_product_attention(*qkv(), scale=scale)
-    counts = sorted((s.problem.parameters.get("scale", 0.0), s.calls) for s in calls.sites)
-    assert counts == [(0.0, 2), (0.25, 1), (0.5, 2)]
-
-
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 def test_a_call_that_is_no_problem_is_counted_with_a_reason():
     nested = torch.nested.nested_tensor([torch.randn(4, 3, 8), torch.randn(4, 5, 8)])

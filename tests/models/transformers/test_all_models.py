@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import sdpa_mask
+from transformers import AttentionInterface
 from transformers.models.auto.configuration_auto import model_type_to_module_name
 
 from attnbench.answer.paste import spelled
@@ -33,18 +32,6 @@ QUIET = pytest.mark.filterwarnings("ignore")
 def results(outcome):
     assert not outcome.skipped, outcome.skipped
     return {case: result for case, (result, _) in outcome.cases.items()}
-
-
-@QUIET
-@pytest.mark.parametrize("name", [models.AT_LOAD, models.AFTERWARDS])
-def test_the_sweep_sees_a_mask_that_is_lost(monkeypatch, name):
-    """Masks as transformers makes them for SDPA, which leave out what a flag of SDPA says."""
-    monkeypatch.setitem(AttentionMaskInterface._global_mapping, name, sdpa_mask)
-    way = "at load" if name == models.AT_LOAD else "afterwards"
-    found = results(models.swept("llama", CLASSES["llama"]))
-    lost = found[f"{way}, no padding"], found[f"{way}, later tokens"]
-    assert lost == (models.DIFFERS,) * 2
-    assert found["back to eager"] == models.AGREES
 
 
 def attention_code(model_type):

@@ -10,7 +10,7 @@ from attnbench.core import format
 from attnbench.core.record import Energy
 from attnbench.features.report import page as html
 from tests.report.page import runs
-from tests.report.page.reading import address, figure, labels, names, script, seen, settle, variants
+from tests.report.page.reading import address, figure, labels, names, seen, settle, variants
 
 expect = pytest.importorskip("playwright.sync_api").expect  # it waits for what a click does
 WIDE = "document.documentElement.scrollWidth"
@@ -129,23 +129,6 @@ def test_numbers_are_worded_as_everywhere_else(small):
     for function, python in words.items():
         texts = tab.evaluate(f"{list(VALUES)}.map({function})")
         assert texts == [getattr(format, python)(value) for value in VALUES], function
-
-
-def test_columns_sort_both_ways_and_what_has_no_number_comes_last(small):
-    tab = small()
-    time = tab.locator("#cells thead th", has_text="time, ms")
-    numbers = "rows => rows.map(r => parseFloat(r.querySelector('td a i')?.textContent))"
-    for direction in ("ascending", "descending"):
-        time.locator("button").click()
-        expect(time).to_have_attribute("aria-sort", direction)
-        column = [n for n in tab.eval_on_selector_all("#cells tbody tr", numbers) if n == n]
-        assert column == sorted(column, reverse=direction == "descending")
-        assert tab.locator("#cells tbody tr").last.locator(".why").count() == 1
-    name = tab.locator("#cells thead th", has_text="variant")
-    name.locator("button").press("Enter")
-    expect(name).to_have_attribute("aria-sort", "ascending")
-    assert tab.locator("#cells th[aria-sort]").count() == 1
-    assert (column := seen(tab, "#cells tbody th")) == sorted(column, key=str.lower)
 
 
 def test_a_number_leads_to_its_record_and_the_command_that_repeats_it(small):
@@ -316,17 +299,3 @@ def test_a_table_of_too_much_says_so_and_without_its_script_the_page_answers(
     assert "drawn by the page's script" in tab.inner_text("#scaling")
     assert not tab.is_visible("#controls")
     context.close()
-
-
-@pytest.mark.parametrize(
-    "points",
-    [
-        [(1, 3), (2, 4), (3, 1)],
-        pytest.param([(2, 2), (1, 1)], marks=pytest.mark.slow),
-        pytest.param([], marks=pytest.mark.slow),
-    ],
-)
-def test_the_frontier_is_what_nothing_beats_in_both(small, points):
-    kept = script(small(), "frontier", [{"x": x, "y": y} for x, y in points])
-    best = [p for p in points if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in points)]
-    assert [(p["x"], p["y"]) for p in kept] == sorted(best)

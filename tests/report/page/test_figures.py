@@ -80,15 +80,6 @@ def test_the_trade_off_follows_the_length_and_what_it_is_held_against(forward):
     assert "lsh is nearest to softmax" in seen(tab, "#tradeoffs figcaption")[0]
 
 
-def test_filters_that_leave_nothing_say_so_and_are_taken_back(forward):
-    tab = forward()
-    tab.select_option("[name=mask]", "none")
-    assert seen(tab, "#nothing span") == ["No regime has phase forward and mask none."]
-    assert seen(tab, ".verdicts tbody") == [] and not tab.is_visible("#scaling")
-    tab.click("#nothing button")
-    assert len(seen(tab, ".verdicts tbody")) == 2 and not tab.is_visible("#nothing")
-
-
 @pytest.mark.parametrize(
     ("words", "found"),
     [
@@ -123,34 +114,6 @@ def test_a_panel_says_how_times_grow_and_judges_by_the_margin(forward):
     verdicts = [row.split("\t")[2] for row in seen(tab, "#about .times tbody tr")]
     assert verdicts == ["tied (1.01× the time)", "4.00× slower", "1.20× slower"]
     assert note.count() == 0
-
-
-def test_a_band_is_as_high_as_the_interval_and_holds_its_line(forward):
-    tab = forward()
-    tab.evaluate("change({ v: 'sdpa' })")
-    lines = figure(tab, "scaling")
-    (band,) = attributes(lines, "path[opacity='0.14']", "d")
-    corners = [tuple(map(float, p)) for p in re.findall(r"([\d.]+)[ ,]([\d.]+)", band)]
-    over, under = corners[: len(corners) // 2], corners[len(corners) // 2 :][::-1]
-    middle = lines.evaluate("f => f.points.map(p => [p.x, p.y]).sort((a, b) => a[0] - b[0])")
-    assert len(over) == len(under) == len(middle) == 3
-    for (x, y), top, bottom in zip(middle, over, under, strict=True):
-        assert top[0] == bottom[0] == pytest.approx(x, abs=0.1)
-        assert top[1] < y - 0.3 and y + 0.3 < bottom[1]
-
-
-def test_figures_are_drawn_for_the_window_and_for_paper(forward):
-    tab = forward()
-    first = figure(tab, "scaling").locator("svg").get_attribute("viewBox")
-    tab.pdf(format="A4")
-    expect(figure(tab, "scaling").locator("svg")).to_have_attribute("viewBox", first)
-    tab.set_viewport_size({"width": 800, "height": 900})
-    expect(figure(tab, "scaling").locator("svg")).not_to_have_attribute("viewBox", first)
-    assert tab.locator("nav").bounding_box()["y"] >= 0  # the head stays in sight
-    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
-    figures = tab.locator("main figure[data-key]").locator("visible=true")
-    widths = figures.evaluate_all("a => a.map(f => f.querySelector('svg').viewBox.baseVal.width)")
-    assert len(widths) > 3 and set(widths) == {470, 860}
 
 
 def test_one_length_is_bars_from_zero_and_one_kernel_one_of_them(visit, filled, tmp_path):

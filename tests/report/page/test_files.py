@@ -14,7 +14,7 @@ from attnbench.features.report import page
 from attnbench.features.report.page import LIMIT, summary
 from attnbench.report.sentences import Missing
 from tests.report.page import runs
-from tests.report.page.runs import OWN, at, timed, untimed
+from tests.report.page.runs import timed, untimed
 
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -50,23 +50,6 @@ def test_a_run_of_the_whole_table_has_a_small_page(tmp_path):
     assert len((out / "summary.md").read_text()) <= 60_000
 
 
-def test_winners_are_a_table_with_ties_and_doubts_and_what_has_none(filled):
-    records = [
-        *(timed("sdpa", 1e-3, n) for n in (64, 128, 256)),
-        timed("tied", 1e-3, 64),
-        timed("behind", 2e-3, 128, flags=["drifting"]),
-        timed("w", 1e-3, 512, computes=OWN),
-        *(timed("sdpa", 1e-3, at(n, phase="train")) for n in (64, 128)),
-    ]
-    rows = [line for line in summary(filled(records)).splitlines() if line.startswith("|")]
-    assert rows[0] == "| regime | 64 | 128 | 256 | 512 |"
-    assert rows[2] == "| train | **sdpa** alone | **sdpa** alone | not asked | not asked |"
-    assert rows[3] == (
-        "| forward | tie of 2: sdpa, tied | **sdpa** 2.00× \\[1.92, 2.08\\] (noisy) | "
-        "**sdpa** alone | nothing exact has a time |"
-    )
-
-
 WORDS = (
     f"{runs.MARKUP} `code` **bold** _x_ [x](y.html) ![i](u) back\\slash|",
     "<script> @everyone ~~gone~~ a &amp; b <!-- x",
@@ -92,16 +75,6 @@ def test_no_words_are_markup(tmp_path, name):
     assert tags.findall(marked) == tags.findall(plain)
     heard = html.unescape(tags.sub("", marked)).replace("\N{REPLACEMENT CHARACTER}", " ")
     assert heard.count(" ".join(name.split())) >= 4
-
-
-def test_runs_stand_side_by_side(filled):
-    found = filled(runs.small(), [r.with_(note="x") for r in runs.small()])
-    assert found.to_run == {0: "..", 1: "../../run1"}
-    assert [scene.run.number for scene in found.scenes] == [0, 0, 1, 1]
-    text = summary(found)
-    assert text.index("## run0 on slow-box-2c") < text.index("## run1 on slow-box-2c")
-    assert "- run0 on slow-box-2c: ruler self-check: 74/74" in text
-    assert text.count("    attnbench run --seq 64,128,256\n") == 1
 
 
 def test_however_much_there_is_it_fits_a_comment(filled):

@@ -41,14 +41,6 @@ def test_what_a_run_did_not_come_to_and_what_torch_chose_is_said(read):
     assert count.startswith("34 of the 99 measurements") and "--resume" in count
 
 
-def test_what_has_no_place_in_a_name_is_marked_in_it_and_garbage_is_left_out(read):
-    lines = [runs.changed(timed("x", run=""), variant="a\x1b[31m\ud800b"), "no json\n", timed("y")]
-    run = read(lines)
-    assert run.records[0].variant.encode() and run.records[0].variant.startswith("a\ufffd[31m")
-    assert list(run.lines) == [1, 3]
-    assert any("line 2 of" in note and "can't be read" in note for note in run.notes)
-
-
 @pytest.mark.parametrize(("apart", "sure"), [(0.01, "clear"), (0.2, "tie of 2")])
 def test_a_lead_that_twins_of_the_run_have_too_is_none_and_nothing_overtakes(apart, sure):
     ahead, behind = 10e-3, 11.5e-3

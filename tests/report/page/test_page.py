@@ -14,13 +14,13 @@ from attnbench.answer.paste import repeats
 from attnbench.command import arguments
 from attnbench.core.record import Ranks
 from attnbench.features.report import page as html
-from attnbench.features.report.contents import cells_of, pack, place, why_none
+from attnbench.features.report.contents import cells_of, pack, place
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
 from impls.masks import Mask
 from impls.problem import Problem
 from tests.report.page import runs
-from tests.report.page.runs import NEAR, at, other, ran, timed, untimed
+from tests.report.page.runs import ran, timed
 
 
 def asked(command):
@@ -120,57 +120,3 @@ def test_every_record_is_there_without_its_samples_and_every_figures_numbers(fil
     held = unpacked(page.split('id="blob">')[1].split("<")[0])["cells"]
     assert set(re.findall(r'href="#cell=(\d+)"', page)) == set(held)
     assert 1 < len(held) < len(cells)
-
-
-@pytest.fixture
-def rows(tmp_path):
-    """Calls with records and returns the answers of their one regime, the shortest length first."""
-
-    def made(*records):
-        contents = runs.filled(tmp_path / str(len([*tmp_path.iterdir()])), records)
-        by_record = {id(cell.record): cell for cell in cells_of(contents)}
-        (scene,) = contents.scenes
-        return [html._row(scene, s, contents, by_record) for s in scene.standings]
-
-    return made
-
-
-def test_each_length_has_its_answer_and_the_length_that_most_reached_is_open(rows):
-    times = {64: (1e-3, 2e-3), 128: (2e-3, 4e-3), 256: (9e-3, 4e-3)}
-    both = [timed(v, t, n) for n, some in times.items() for v, t in zip("ab", some, strict=True)]
-    found = rows(*both)
-    assert [(row["length"], row["open"]) for row in found] == [(64, 0), (128, 0), (256, 1)]
-    assert [row["winner"].variant for row in found] == ["a", "a", "b"]
-    assert [row["badges"] for row in found] == [[("clear", "clear")]] * 3
-    assert found[-1]["lead"] == "2.25× [2.16, 2.34] faster than the next, a"
-
-
-def test_what_is_beside_the_only_one_is_named_and_without_anything_exact_nothing_is_ranked(rows):
-    near = timed("near", 2e-3, computes=NEAR, distance=runs.far(0.7))
-    (row,) = rows(timed("sdpa", 4e-3), near)
-    assert row["other"].variant == "near" and row["beside"].before == "Faster, but not exact:"
-    assert row["badges"] == [("only", "the only one")]
-    assert row["lead"] == "no other exact variant measured"
-    (row,) = rows(near)
-    names = ("winner", "badges", "lead", "frugal", "beside", "cell", "tied")
-    assert [row[name] for name in names] == [None, [], "", "", None, None, []]
-    large, small = runs.memory(8 << 20), runs.memory(1 << 20)
-    (row,) = rows(timed("matmul", memory=large), timed("sdpa", 2e-3, memory=small))
-    assert (row["peak"], row["frugal"]) == ("8 MiB", "sdpa needs 1 MiB, at 2.00× the time")
-
-
-NEVER = [untimed(f"n{k}", "unavailable", problem=512) for k in range(5)]
-
-
-@pytest.mark.parametrize(
-    ("records", "why"),
-    [
-        (NEVER, "unavailable"),
-        ([*NEVER, untimed("a", "out_of_memory", problem=512)], "out of memory"),
-        ([other("b", 1.0, 512)], "nothing exact was tried"),
-        ([timed("a", 1.0, at(512, phase="decode").with_(q_len=1))], "not run"),
-    ],
-)
-def test_a_length_that_nobody_won_says_why_and_what_was_tried_goes_before_the_rest(records, why):
-    (scene, *_), _ = runs.staged(timed("a", 1.0, 256), *records)
-    assert why_none(scene, 512) == why

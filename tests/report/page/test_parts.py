@@ -1,15 +1,11 @@
 """What is timed in parts, and what selects keys: shown beside the time and the fidelity."""
 
 import msgspec
-import pytest
 
-from attnbench.answer.standings import standings
 from attnbench.features.report import page
 from attnbench.features.run import view
-from attnbench.report.sentences import beside
-from attnbench.report.tidy import measurements
 from tests.report.page import runs
-from tests.report.page.runs import NEAR, filled, ran, staged, timed
+from tests.report.page.runs import NEAR, filled, timed
 
 PARTS = {"selector": 2.5e-4, "attention": 1.5e-3}
 
@@ -17,22 +13,6 @@ PARTS = {"selector": 2.5e-4, "attention": 1.5e-3}
 def selects(kept=0.85, parts=PARTS):
     distance = msgspec.structs.replace(runs.far(0.7), kept=kept)
     return timed("moba", 2e-3, computes=NEAR, distance=distance, parts=parts)
-
-
-def test_a_table_has_columns_for_parts_and_what_is_kept_where_some_record_has_them():
-    exact, moba = measurements(ran([timed("sdpa"), selects()]))
-    assert (moba["selector_ms"], moba["attention_ms"], moba["kept"]) == (0.25, 1.5, 0.85)
-    assert (exact["selector_ms"], exact["attention_ms"], exact["kept"]) == (None, None, None)
-    (alone,) = measurements(ran([timed("sdpa")]))
-    assert not {"selector_ms", "attention_ms", "kept"} & {*alone}
-
-
-@pytest.mark.parametrize("kept", [0.85, None])
-def test_the_sentence_beside_an_answer_says_what_is_kept_where_something_selects(kept):
-    scenes, _ = staged(timed("sdpa", 4e-3), selects(kept))
-    said = str(beside(standings(scenes[0].regime)[0])).replace("\xa0", " ")
-    end = "" if kept is None else "; 85 % of softmax's weight on what it selects"
-    assert said.endswith(f"2.00× as fast, 70 % fidelity to softmax ({NEAR}){end}.")
 
 
 def test_run_and_the_page_name_the_parts_below_the_variant(shown, tmp_path):
