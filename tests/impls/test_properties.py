@@ -161,6 +161,7 @@ def test_an_option_out_of_range_is_refused_or_served_rightly(name, option, value
     mask = "window:9,0" if name.startswith("window.") else mask
     phase = next(x for x in ("train", "forward", "decode") if x in row.on("cpu", "phases"))
     extent = {"batch": 1, "heads": 2, "kv_heads": 2, "v_head_dim": 16, "dtype": "float32"}
+    extent |= {"kv_dtype": "int8"} if "kv_dtype" in row.takes else {}
     p = problem(mask, 37, phase=phase, level=row.level, **extent)
     try:
         result = verdict(row.label, p)
