@@ -22,7 +22,8 @@ from impls.operators import KV_DTYPES, KV_SCALES
 LARGEST = {"int8": 127.0, "int4": 7.0, "fp8": 448.0}
 """The largest code; the smallest is its negative."""
 STORED = {"int8": torch.int8, "int4": torch.uint8, "fp8": torch.float8_e4m3fn}
-"""What holds codes; a byte holds two of int4, the earlier channel in the lower half."""
+"""What holds codes; a byte holds two of int4: a channel of the first half of all,
+below, and one of the second."""
 BLOCK = 64
 
 
@@ -91,10 +92,13 @@ def dequantise(cache: Codes, keys: slice = slice(None)) -> Tensor:
         scales = scales[:, :, start:last]
     elif cache.kv_scale == "block":
         scales = scales[:, :, torch.arange(start, last, device=scales.device) // BLOCK]
-    if cache.kv_dtype == "int4":
-        halves = torch.stack([codes & 15, codes >> 4], -1).flatten(3)[..., :d]
-        codes = (halves ^ 8).to(torch.int8) - 8
     wide = torch.float64 if dtype == torch.float64 else torch.float32
+    if cache.kv_dtype == "int4":
+        signed = codes.view(torch.int8)
+        codes = torch.cat([(signed << 4) >> 4, signed >> 4], -1)[..., :d]
+    if cache.kv_dtype == "fp8" and codes.device.type == "cpu":  # torch's own cast is far slower
+        bits = codes.view(torch.int8).to(torch.int16).mul_(128).bitwise_and_(-16385)
+        codes, scales = bits.view(torch.float16), scales * 256  # 2**8 too small in float16
     x_bcmd = (codes.to(wide) * scales.to(wide)).to(dtype)
     return torch.cat([x_bcmd, tail], 2) if tail.shape[2] else x_bcmd
 
@@ -129,7 +133,7 @@ def _encode(cache: Codes, x_bcmd: Tensor) -> Codes:
         numbers = numbers.round_()
     if cache.kv_dtype == "int4":
         pairs = torch.nn.functional.pad(numbers, (0, numbers.shape[3] % 2)).to(torch.int8)
-        low, high = pairs.unflatten(3, (-1, 2)).view(torch.uint8).unbind(-1)
+        low, high = pairs.view(torch.uint8).chunk(2, -1)
         numbers = low & 15 | high << 4
     cache.codes_bcmw[:, :, first : first + more] = numbers.to(cache.codes_bcmw.dtype)
     return cache._replace(coded=first + more)

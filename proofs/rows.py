@@ -1,4 +1,6 @@
-"""Are the rows written well? ``python proofs/rows.py strawmen|scaling [NAME …]``, on one thread.
+"""Are the rows written well? ``python proofs/rows.py strawmen|scaling|caches``, on one thread.
+
+The first two take names of rows too.
 
 ``strawmen``: a variant that is slow only because it was written badly makes every report a lie. So
 each of ours that somebody else has published too is timed against theirs: pairs in random order,
@@ -9,6 +11,10 @@ interval, how far the two results lie apart, and what else differs. Limit: 1.05.
 no faster, and the windows, run from 4,096 to 32,768 tokens, forward and train, under each mask that
 keeps them linear. The exponent is the slope of log time, or log peak memory, over log length.
 Limit: 1.15. Leave the machine alone meanwhile.
+
+``caches``: the time of a step of decoding from a cache in few bits over that of ``sdpa`` on keys
+and values in float32, in such pairs, and the bytes that the cache takes of each token, which must
+be those of its codes and scales.
 """
 
 from __future__ import annotations
@@ -263,6 +269,21 @@ def once(call: Any, dout: Any) -> Any:
     return out
 
 
+def ratios_of(ours: Any, theirs: Any, dout: Any = None) -> list[float]:
+    """The ratios ours / theirs of calls next to each other, in random order."""
+    once(ours, dout), once(theirs, dout)
+    ratios: list[float] = []
+    start = time.perf_counter()
+    while len(ratios) < FEWEST or (len(ratios) < MOST and time.perf_counter() - start < SECONDS):
+        seconds = {}
+        for call in random.sample([ours, theirs], 2):
+            before = time.perf_counter()
+            once(call, dout)
+            seconds[call is ours] = time.perf_counter() - before
+        ratios.append(seconds[True] / seconds[False])
+    return ratios
+
+
 def pair(match: Match, phase: str) -> tuple[list[float], float]:
     """The ratios ours / theirs, and how far apart the results are."""
     import torch
@@ -285,16 +306,7 @@ def pair(match: Match, phase: str) -> tuple[list[float], float]:
         owner = layer if isinstance(layer, torch.nn.Module) else layer.__closure__[0].cell_contents
         theirs.weights = dict(owner.named_parameters())
     one, other = (once(call, dout).detach().double() for call in (ours, theirs))
-    once(ours, dout), once(theirs, dout)
-    ratios: list[float] = []
-    start = time.perf_counter()
-    while len(ratios) < FEWEST or (len(ratios) < MOST and time.perf_counter() - start < SECONDS):
-        seconds = {}
-        for call in random.sample([ours, theirs], 2):
-            before = time.perf_counter()
-            once(call, dout)
-            seconds[call is ours] = time.perf_counter() - before
-        ratios.append(seconds[True] / seconds[False])
+    ratios = ratios_of(ours, theirs, dout)
     return ratios, float((one - other).norm() / other.norm())
 
 
@@ -379,6 +391,28 @@ def scaling(names: Sequence[str]) -> Iterator[tuple[str, bool]]:
         yield f"{what:48} time {of_time:5.2f}  memory {of_memory:5.2f}", holds
 
 
+def caches(names: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    """A line for each row and cache, and whether it takes the bytes that it must."""
+    from attnbench.core.stats import paired
+    from attnbench.gate.inputs import Call, cache_bytes, make
+
+    for length in (4096, 16384):
+        plain = problem_of(length, "none", "decode", HEADS).with_(q_len=1)
+        sdpa = Call(plain, load_function("impls.dense.sdpa:build")(plain), make(plain, 0))
+        for kv_dtype, bits in (("int8", 8), ("int4", 4), ("fp8", 8)):
+            problem = plain.with_(kv_dtype=kv_dtype)
+            for row in map(impls.table().find, names or ("cache.sdpa", "cache.online")):
+                attend = load_function(row.build)(problem, **row.chosen)
+                call = Call(problem, attend, make(problem, 0))
+                ratios = ratios_of(call, sdpa)
+                found = paired([math.log(x) for x in ratios], 0.05)
+                each, whole = (cache_bytes(x) / length for x in (call, sdpa))  # type: ignore[operator]
+                text = f"{row.label:12} {kv_dtype} {length:6}: {found.ratio:5.2f}"
+                text += f" [{found.low:.2f}, {found.high:.2f}] of the time, n={len(ratios)}"
+                text += f"; {each:.0f} of {whole:.0f} bytes a token"
+                yield text, each == 2 * HEADS * (WIDTH * bits / 8 + 4)
+
+
 def main(what: str, names: Sequence[str]) -> int:
     """Print every figure; 1 where one is beyond its limit."""
     variables = environment(1)
@@ -386,7 +420,7 @@ def main(what: str, names: Sequence[str]) -> int:
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **variables})
     apply(Settings(threads=1))
     beyond = 0
-    for line, holds in {"strawmen": strawmen, "scaling": scaling}[what](names):
+    for line, holds in {"strawmen": strawmen, "scaling": scaling, "caches": caches}[what](names):
         beyond += not holds
         print(f"{'holds' if holds else 'BEYOND':7} {line}", flush=True)
     print(f"{beyond} beyond the limit" if beyond else "all within the limit")
