@@ -26,9 +26,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from impls.heads import Noted
 from impls.problem import Problem
 from impls.sparse.blocks import from_query_blocks, hide, masked, prescaled, query_blocks, slabs
-from impls.sparse.common import Noted, Pattern, decoder, defined_on, global_rows, need_one_sequence
+from impls.sparse.common import Pattern, decoder, defined_on, global_rows, need_one_sequence
 from impls.sparse.layouts import bigbird_layout, bigbird_sizes
 from impls.spec import Unsupported, at_least
 

@@ -174,8 +174,8 @@ FAR = -1e6
 def _effect(
     score_mod: Any, shape: Shape, device: torch.device
 ) -> tuple[Tensor, float | None] | None:
-    """What it adds to scores of every size, and the soft cap that it puts on them before; None where
-    it does something else.
+    """What it adds to scores of every size, and the soft cap that it puts on them before that; None
+    where it does something else.
     """
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
     from torch.nn.attention.flex_attention import _vmap_for_bhqkv
