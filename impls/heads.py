@@ -46,3 +46,18 @@ def ungrouped(x_bcre: Tensor, problem: Problem) -> Tensor:
 def to_query_heads(x_bcmd: Tensor, problem: Problem) -> Tensor:
     """Every key/value head repeated for each query head that it serves: [b, h, m, d]."""
     return x_bcmd if problem.group == 1 else x_bcmd.repeat_interleave(problem.group, 1)
+
+
+class Noted:
+    """An attend, and what it says of what ran."""
+
+    def __init__(self, attend: Attend, note: str) -> None:
+        self.attend, self.text = attend, note
+
+    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        """The output: [b, h, n, e]."""
+        return self.attend(q_bhnd, k_bcmd, v_bcme)
+
+    def note(self) -> str:
+        """The note on how it runs."""
+        return self.text

@@ -28,6 +28,7 @@ from attnbench.meter.clocks import clock_for
 from attnbench.models.attention import attention, each
 from impls.errors import CantBeDone
 from impls.masks import OF_DATA
+from impls.operators import QKV
 from impls.operators import inputs as inputs_of
 from impls.problem import Problem
 
@@ -139,13 +140,7 @@ class Replay:
 def values(problem: Problem, seed: int) -> Values:
     """q, k, v and the gradient from above, the same for all forms of a problem."""
     generator = torch.Generator(problem.device).manual_seed(seed)
-    p, kv = problem, (problem.kv_heads, problem.kv_len)
-    shapes = (
-        (p.batch, p.heads, p.q_len, p.head_dim),
-        (p.batch, *kv, p.head_dim),
-        (p.batch, *kv, p.v_head_dim),
-        (p.batch, p.heads, p.q_len, p.v_head_dim),
-    )
+    shapes = (*(spec.shape(problem) for spec in QKV.values()), problem.output_shape)
     q, k, v, dout = (
         torch.randn(shape, generator=generator, device=generator.device) for shape in shapes
     )

@@ -159,10 +159,10 @@ def model_grid(
     ranks = [_rank(model, kind, tp) for kind in model.kinds]
     kinds = [_scaled(kind, share) if cpu else kind for kind in ranks]
     types = tuple(dtype or [("float32" if cpu else "bfloat16")])
-    parts = [
-        _part(kind, phase, seq or _shorter(model.lengths(phase), share), types)
-        for kind, phase in product(kinds, phases or model.phases)
-    ]
+    parts = []
+    for kind, phase in product(kinds, phases or model.phases):
+        lengths = seq or [str(round(int(n) * share)) for n in model.lengths(phase)]
+        parts.append(_part(kind, phase, lengths, types))
     title = f"{model.name}{f', one of {tp} ranks' if tp > 1 else ''}"
     if scaled := [*_changes(ranks, kinds, share)]:
         title += f", scaled to a CPU: {', '.join(scaled)}"
@@ -226,10 +226,6 @@ def _shorter_mask(text: str, share: float) -> str:
             part = replace(part, numbers=tuple(numbers))
         parts.append(part)
     return str(mask.of(parts))
-
-
-def _shorter(lengths: Sequence[str], share: float) -> list[str]:
-    return [str(round(int(n) * share)) for n in lengths]
 
 
 def _changes(

@@ -18,10 +18,11 @@ _SWAPS = tuple(
         "_flash_attention_forward", "_flash_attention_backward",
     )
 )  # fmt: skip
-_FA3 = (
-    "on a machine with CUDA 12.3 or later: git clone https://github.com/Dao-AILab/flash-attention"
-    " && cd flash-attention/hopper && python setup.py install"
+BUILD_FA3 = (
+    "git clone https://github.com/Dao-AILab/flash-attention && cd flash-attention/hopper && "
+    "python setup.py install"
 )
+_FA3 = f"on a machine with CUDA 12.3 or later: {BUILD_FA3}"
 
 
 def _row(name: str, title: str, build: str, origin: str, **more: Any) -> Variant:

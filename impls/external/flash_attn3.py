@@ -19,6 +19,7 @@ linear in n.
 import inspect
 from typing import Any
 
+from impls.external import BUILD_FA3
 from impls.external.common import (
     cached_kernel,
     flash_call,
@@ -31,11 +32,7 @@ from impls.external.common import (
 from impls.heads import Attend
 from impls.problem import Problem
 
-REMEDY = (
-    "build it on a machine with CUDA 12.3 or later: git clone "
-    "https://github.com/Dao-AILab/flash-attention && cd flash-attention/hopper && "
-    "python setup.py install"
-)
+REMEDY = f"build it on a machine with CUDA 12.3 or later: {BUILD_FA3}"
 
 
 def build(problem: Problem) -> Attend:

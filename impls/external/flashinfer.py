@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from impls.external.common import Pattern, closing, load, need, offsets, pack, pattern, unpack
-from impls.heads import Attend
+from impls.external.common import Back, Pattern, closing, load, need, offsets, pack, pattern, unpack
+from impls.heads import Attend, Noted
 from impls.problem import Problem
 
 REMEDY = "pip install 'flashinfer-python>=0.7'"
@@ -47,14 +47,34 @@ def build(problem: Problem, backend: str = "fa2") -> Attend:
         mask.causal or not mask.local or mask.right >= problem.kv_len,
         f"flashinfer's windows have a left side only, so {problem.mask} needs causal too",
     )
+    close = closing(problem, "flashinfer", partial(unpack, problem=problem))
+    more: dict[str, Any] = {"return_lse": bool(problem.lse)}
+    if not mask.documents:
+        more |= {"kv_layout": "HND", "window_left": mask.left, "sm_scale": problem.scale}
+    of_queries: Back = pack
+    of_keys: Back = partial(torch.flatten, end_dim=1)
+    tokens: Any = slice(None)
     if mask.documents:
-        return _Ragged(problem, library, mask, backend)
-    if problem.phase == "decode" and problem.q_len == 1:
-        return _Decode(problem, library, mask)
-    return _Prefill(problem, library, mask, backend)
+        function, of_keys = _planned(problem, library, mask, backend).run, pack
+        text = f"BatchPrefillWithRaggedKVCacheWrapper, backend {backend}"
+    elif problem.phase == "decode" and problem.q_len == 1:  # causal says nothing more of it
+        cores = problem.group >= TENSOR_CORES_FROM
+        function, more["use_tensor_cores"] = library.single_decode_with_kv_cache, cores
+        of_queries, tokens = partial(torch.flatten, end_dim=2), None
+        text = f"single_decode_with_kv_cache {'with' if cores else 'without'} tensor cores"
+    else:
+        function = library.single_prefill_with_kv_cache
+        more |= {"causal": mask.causal, "backend": backend}
+        text = f"single_prefill_with_kv_cache, backend {backend}"
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
+        result = function(of_queries(q_bhnd), of_keys(k_bcmd), of_keys(v_bcme), **more)
+        return close(by_heads(result, tokens))
+
+    return Noted(attend, text)
 
 
-def by_heads(result: Any, tokens: Any = slice(None)) -> Any:
+def by_heads(result: Any, tokens: Any) -> Any:
     """Its results as others give them: its log-sums are [n, h] and in base two."""
     if not isinstance(result, tuple):
         return result[tokens]
@@ -62,67 +82,15 @@ def by_heads(result: Any, tokens: Any = slice(None)) -> Any:
     return out, (log_sums * math.log(2)).mT.contiguous()
 
 
-class _Prefill:
-    def __init__(self, problem: Problem, library: Any, mask: Pattern, backend: str) -> None:
-        self.problem, self.library, self.mask, self.backend = problem, library, mask, backend
-        self.close = closing(problem, "flashinfer", partial(unpack, problem=problem))
-
-    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
-        result = self.library.single_prefill_with_kv_cache(
-            pack(q_bhnd), k_bcmd.flatten(0, 1), v_bcme.flatten(0, 1), causal=self.mask.causal,
-            kv_layout="HND", sm_scale=self.problem.scale, window_left=self.mask.left,
-            backend=self.backend, return_lse=bool(self.problem.lse),
-        )  # fmt: skip
-        return self.close(by_heads(result))
-
-    def note(self) -> str:
-        """The backend."""
-        return f"single_prefill_with_kv_cache, backend {self.backend}"
-
-
-class _Decode:
-    """One query sees every key it may by standing at the last: causal says nothing more."""
-
-    def __init__(self, problem: Problem, library: Any, mask: Pattern) -> None:
-        self.problem, self.library, self.mask = problem, library, mask
-        self.close = closing(problem, "flashinfer", partial(unpack, problem=problem))
-        self.tensor_cores = problem.group >= TENSOR_CORES_FROM
-
-    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
-        result = self.library.single_decode_with_kv_cache(
-            q_bhnd.flatten(0, 2), k_bcmd.flatten(0, 1), v_bcme.flatten(0, 1),
-            kv_layout="HND", use_tensor_cores=self.tensor_cores,
-            window_left=self.mask.left, sm_scale=self.problem.scale,
-            return_lse=bool(self.problem.lse),
-        )  # fmt: skip
-        return self.close(by_heads(result, None))
-
-    def note(self) -> str:
-        """The backend."""
-        cores = "with" if self.tensor_cores else "without"
-        return f"single_decode_with_kv_cache {cores} tensor cores"
-
-
-class _Ragged:
-    def __init__(self, problem: Problem, library: Any, mask: Pattern, backend: str) -> None:
-        self.problem, self.backend = problem, backend
-        self.close = closing(problem, "flashinfer", partial(unpack, problem=problem))
-        dtype = getattr(torch, problem.dtype)
-        space = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=problem.device)
-        edges = offsets(mask.documents, problem.device)
-        self.wrapper = library.BatchPrefillWithRaggedKVCacheWrapper(
-            space, kv_layout="NHD", backend=backend
-        )
-        self.wrapper.plan(
-            edges, edges, problem.batch * problem.heads, problem.batch * problem.kv_heads,
-            problem.head_dim, causal=mask.causal, window_left=mask.left, sm_scale=problem.scale,
-            q_data_type=dtype, kv_data_type=dtype,
-        )  # fmt: skip
-
-    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Any:
-        packed = map(pack, (q_bhnd, k_bcmd, v_bcme))
-        return self.close(by_heads(self.wrapper.run(*packed, return_lse=bool(self.problem.lse))))
-
-    def note(self) -> str:
-        """The backend."""
-        return f"BatchPrefillWithRaggedKVCacheWrapper, backend {self.backend}"
+def _planned(problem: Problem, library: Any, mask: Pattern, backend: str) -> Any:
+    """The kernel for documents, told where they begin."""
+    dtype = getattr(torch, problem.dtype)
+    space = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=problem.device)
+    edges = offsets(mask.documents, problem.device)
+    wrapper = library.BatchPrefillWithRaggedKVCacheWrapper(space, kv_layout="NHD", backend=backend)
+    wrapper.plan(
+        edges, edges, problem.batch * problem.heads, problem.batch * problem.kv_heads,
+        problem.head_dim, causal=mask.causal, window_left=mask.left, sm_scale=problem.scale,
+        q_data_type=dtype, kv_data_type=dtype,
+    )  # fmt: skip
+    return wrapper

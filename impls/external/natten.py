@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from impls.external.common import find, load, need, need_multiple, swap
-from impls.heads import Attend, Define, to_query_heads
+from impls.heads import Attend, Define, Noted, to_query_heads
 from impls.problem import Problem
 from impls.spec import Unavailable
 
@@ -57,33 +57,23 @@ def build(problem: Problem, window: int = 128, backend: str = "") -> Attend:
     library = load("natten", "natten", REMEDY)
     if backend != "flex-fna" and not getattr(library, "HAS_LIBNATTEN", True):
         raise Unavailable(f"natten's {backend} needs libnatten; this natten has none", REMEDY)
-    return _Near(problem, find(library, "na1d", "natten", REMEDY), window, backend)
+    function = find(library, "na1d", "natten", REMEDY)
+    near, causal = min(window, problem.q_len), "causal" in problem.mask.kinds
+    dense = backend.replace("-fna", "-fmha")
+    text = f"backend {dense if near == problem.q_len else backend}"
+    if problem.device == "cpu":
+        text += ", uncompiled: the whole matrix of scores"
+    if window > near:
+        text += f"; window {window} is all {near} keys"
 
-
-class _Near:
-    def __init__(self, problem: Problem, function: Attend, window: int, backend: str) -> None:
-        self.problem, self.function, self.backend = problem, function, backend
-        self.asked, self.window = window, min(window, problem.q_len)
-        self.causal = "causal" in problem.mask.kinds
-        self.dense = backend.replace("-fna", "-fmha")
-
-    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        out_bnhe = self.function(
-            swap(q_bhnd), swap(k_bcmd), swap(v_bcme), kernel_size=self.window,
-            is_causal=self.causal, scale=self.problem.scale, backend=self.backend,
-            attention_kwargs={"backend": self.dense},
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        out_bnhe = function(
+            swap(q_bhnd), swap(k_bcmd), swap(v_bcme), kernel_size=near, is_causal=causal,
+            scale=problem.scale, backend=backend, attention_kwargs={"backend": dense},
         )  # fmt: skip
         return swap(out_bnhe)
 
-    def note(self) -> str:
-        """The backend, and where the window was cut."""
-        whole = self.window == self.problem.q_len
-        text = f"backend {self.dense if whole else self.backend}"
-        if self.problem.device == "cpu":
-            text += ", uncompiled: the whole matrix of scores"
-        if self.asked > self.window:
-            text += f"; window {self.asked} is all {self.window} keys"
-        return text
+    return Noted(attend, text)
 
 
 def definition(problem: Problem, window: int = 128, backend: str = "") -> Define:

@@ -81,9 +81,6 @@ class _Session:
         bind = self.binding.bind_output if name == "out" else self.binding.bind_input
         bind(name, "cpu", 0, self._kind(x), list(x.shape), x.data_ptr())
 
-    def _as_taken(self, x_bhnd: Tensor) -> Tensor:
-        return swap(x_bhnd).flatten(2) if self.op == "mha" else x_bhnd.contiguous()
-
     def _session(self, attributes: dict[str, Any]) -> Any:
         """A session of the one operator; raises Unavailable where others would run in its place."""
         p, helper = self.problem, self.onnx.helper
@@ -123,9 +120,9 @@ class _Session:
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         out = torch.empty(self.problem.output_shape, dtype=q_bhnd.dtype)
         tensors = {"q": q_bhnd, "k": k_bcmd, "v": v_bcme, "out": out}
-        tensors = {name: self._as_taken(x) for name, x in tensors.items()}
         for name, x in tensors.items():
-            self._bind(name, x)
+            tensors[name] = swap(x).flatten(2) if self.op == "mha" else x.contiguous()
+            self._bind(name, tensors[name])
         self.session.run_with_iobinding(self.binding)
         if self.op == "mha":
             return swap(tensors["out"].unflatten(2, (self.problem.heads, -1)))

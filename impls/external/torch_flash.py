@@ -19,16 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from impls.external import BUILD_FA3
 from impls.external.common import closing, find, load, need, need_capability
 from impls.heads import Attend
 from impls.problem import Problem
 from impls.spec import Unsupported
 
 TORCH = "pip install 'torch>=2.13'"
-FA3 = (
-    "build flash-attn-3: git clone https://github.com/Dao-AILab/flash-attention && "
-    "cd flash-attention/hopper && python setup.py install"
-)
+FA3 = f"build flash-attn-3: {BUILD_FA3}"
 FA4 = "pip install 'flash-attn-4>=4.0.0b36'"
 WIDE = 8
 MAJORS = {"FA3": (9,), "FA4": (9, 10)}

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from impls.heads import Attend, Define, to_query_heads, wide, widened
 from impls.linear.common import FeatureMap, Linear
-from impls.linear.defined import plain, positions
+from impls.linear.defined import plain
 from impls.problem import Problem
 
 
@@ -55,7 +55,7 @@ def definition(problem: Problem, chunk: int) -> Define:
     def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
         q, k = widened(q_bhnd[:, :, rows]), to_query_heads(widened(k_bcmd), problem)
         keys = torch.arange(problem.kv_len, device=rows.device)
-        away_rm = (positions(problem, rows)[:, None] - keys).double()
+        away_rm = (rows[:, None] + (problem.kv_len - problem.q_len) - keys).double()
         near_rm = torch.cos(0.5 * math.pi / longest * away_rm).to(q.dtype)
         return plain(q.relu() @ k.relu().mT * near_rm, v_bcme, problem, rows, "weights")
 

@@ -95,12 +95,16 @@ def gla(problem: Problem, chunk: int, seed: int, gates: str) -> Cost:
 
 def ssd(problem: Problem, chunk: int, seed: int, gates: str) -> Cost:
     """The same, and a product for a dt that keys make."""
-    return _recurrence(problem, 2, 0, 2) if gates == "input" else _of_keys(problem, 2)
+    if gates == "input":
+        return _recurrence(problem, 2, 0, 2)
+    return _recurrence(problem, 2, 2 * problem.head_dim)
 
 
 def delta(problem: Problem, chunk: int, seed: int, gates: str) -> Cost:
     """The state under the key is read as well, before it is written; a product for b."""
-    return _recurrence(problem, 4, 0, 1) if gates == "input" else _of_keys(problem, 4)
+    if gates == "input":
+        return _recurrence(problem, 4, 0, 1)
+    return _recurrence(problem, 4, 2 * problem.head_dim)
 
 
 def gated_delta(problem: Problem, chunk: int) -> Cost:
@@ -111,10 +115,6 @@ def gated_delta(problem: Problem, chunk: int) -> Cost:
 def kda(problem: Problem, chunk: int) -> Cost:
     """The same with a decay a channel."""
     return _recurrence(problem.with_(kv_heads=problem.heads), 4, 0, problem.head_dim + 1)
-
-
-def _of_keys(problem: Problem, operations: int) -> Cost:
-    return _recurrence(problem, operations, 2 * problem.head_dim)
 
 
 def _recurrence(problem: Problem, operations: int, gate: int, inputs: int = 0) -> Cost:

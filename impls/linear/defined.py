@@ -13,11 +13,6 @@ from impls.problem import Problem
 from impls.score_mask import visible_pairs
 
 
-def positions(problem: Problem, rows: Tensor) -> Tensor:
-    """The places of rows among the keys: the last query stands at the last key."""
-    return rows + (problem.kv_len - problem.q_len)
-
-
 def plain(
     weights_bhrm: Tensor, v_bcme: Tensor, problem: Problem, rows: Tensor, divide: str
 ) -> Tensor:

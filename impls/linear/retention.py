@@ -25,17 +25,13 @@ from impls.linear.unrolled import unrolled
 from impls.problem import Problem
 
 
-def log_rates(heads: int) -> Tensor:
-    """log g_h of each key/value head, in float64."""
-    return torch.log1p(-torch.exp2(-5.0 - torch.arange(heads, dtype=torch.float64)))
-
-
 class Retention(Recurrent):
     """Legend in :mod:`impls.linear.decay`."""
 
     def __init__(self, problem: Problem, chunk: int, gates: Gates | None) -> None:
         super().__init__(problem, chunk, gates)
-        self.log_c = log_rates(problem.kv_heads).to(problem.device)
+        head = torch.arange(problem.kv_heads, device=problem.device, dtype=torch.float64)
+        self.log_c = torch.log1p(-torch.exp2(-5.0 - head))
         place = torch.arange(self.length, device=problem.device, dtype=torch.float64)
         since = place[:, None] - place
         inside_cll = self._fade(since).masked_fill(since < 0, 0.0)
@@ -76,13 +72,9 @@ class Retention(Recurrent):
         return rate_c * state_bcde + k_bcd[..., None] * v_bce[..., None, :]
 
 
-def _none(_: Tensor) -> tuple[Tensor, ...]:
-    return ()
-
-
 def build(problem: Problem, chunk: int, gates: str) -> Attend:
     """The chunks' powers of g are made here, where g is fixed."""
-    own = gates_from(gates, _none, "fixed")
+    own = gates_from(gates, lambda _: (), "fixed")
     return (Retention if own else Faded)(problem, chunk, own)
 
 

@@ -66,7 +66,7 @@ class Ring:
     """One rank's part: its tokens, and what of each block of keys they see."""
 
     def __init__(self, problem: Problem, ranks: Ranks, block: int) -> None:
-        self.problem, self.ranks, self.block = problem, ranks, block
+        self.problem, self.ranks, self.size = problem, ranks, block
         self.length = problem.q_len // ranks.world
         self.causal = not problem.mask.plain
         self.wide = wide(problem)
@@ -84,13 +84,13 @@ class Ring:
         return list(self._tiles(half, length, slice(0, length)))
 
     def _tiles(self, start: int, stop: int, keys: slice) -> Iterator[Tile]:
-        for row in range(start, stop, self.block):
-            yield Tile(slice(row, min(row + self.block, stop)), keys, None)
+        for row in range(start, stop, self.size):
+            yield Tile(slice(row, min(row + self.size, stop)), keys, None)
 
     def _cut_by_the_mask(self) -> Iterator[Tile]:
         """The rank's own keys: early before late, so a query sees those up to its own place."""
         device, dtype = self.problem.device, getattr(torch, self.problem.dtype)
-        size = min(self.block, self.length)
+        size = min(self.size, self.length)
         hidden = torch.full((size, size), -torch.inf, device=device, dtype=dtype).triu_(1)
         for rows, *_ in self._tiles(0, self.length, slice(0, 0)):
             if rows.start:
@@ -98,14 +98,9 @@ class Ring:
             size = rows.stop - rows.start
             yield Tile(rows, rows, hidden[:size, :size].repeat(self.problem.group, 1))
 
-    def block_of(self, k_bcmd: Tensor, v_bcme: Tensor) -> Block:
+    def block(self, *parts: Tensor) -> Block:
         """Keys and values, or their gradients, as one tensor."""
-        flat = torch.cat([k_bcmd.reshape(-1), v_bcme.reshape(-1)])
-        return Block(flat, self.problem, self.length)
-
-    def arrived(self, flat: Tensor) -> Block:
-        """The block of keys and values that came round the ring."""
-        return Block(flat, self.problem, self.length)
+        return Block(torch.cat([x.reshape(-1) for x in parts]), self.problem, self.length)
 
     def scores(self, q_bcrd: Tensor, block: Block, tile: Tile) -> Tensor:
         """Scores of one tile in the wide dtype: [b, c, g n, m]."""
@@ -113,26 +108,18 @@ class Ring:
         scores = scores.mul_(self.problem.scale)
         return scores if tile.hidden is None else scores.add_(tile.hidden)
 
-    def rows(self, x_bhnd: Tensor, rows: slice) -> Tensor:
-        """Some rows of every head, those of one key/value head end to end."""
-        return grouped(x_bhnd[:, :, rows], self.problem)
-
-    def heads(self, x_bcre: Tensor) -> Tensor:
-        """Back to query heads."""
-        return ungrouped(x_bcre, self.problem)
-
     def forward(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> tuple[Tensor, Tensor]:
         """Output and log-sums of the queries here, both wide."""
         b, h, n, _ = q_bhnd.shape
         out = q_bhnd.new_zeros(b, h, n, self.problem.v_head_dim, dtype=self.wide)
         lse = q_bhnd.new_full((b, h, n, 1), -torch.inf, dtype=self.wide)
-        block = self.block_of(k_bcmd, v_bcme)
+        block = self.block(k_bcmd, v_bcme)
         for step in range(self.ranks.world):
             coming = self._next(block, step)
             for tile in self.tiles((self.ranks.rank - step) % self.ranks.world):
                 self._add(out[:, :, tile.rows], lse[:, :, tile.rows], q_bhnd, block, tile)
             if coming is not None:
-                block = self.arrived(coming.wait())
+                block = self.block(coming.wait())
         return out, lse
 
     def _next(self, block: Block, step: int) -> Coming | None:
@@ -141,11 +128,11 @@ class Ring:
 
     def _add(self, out: Tensor, lse: Tensor, q_bhnd: Tensor, block: Block, tile: Tile) -> None:
         """Adds a tile's part to its rows."""
-        scores = self.scores(self.rows(q_bhnd, tile.rows), block, tile)
+        scores = self.scores(grouped(q_bhnd[:, :, tile.rows], self.problem), block, tile)
         sums = scores.logsumexp(-1, keepdim=True)
         weights = scores.sub_(sums).exp_().to(q_bhnd.dtype)
-        values = self.heads((weights @ block.v_bcme[:, :, tile.keys]).to(self.wide))
-        more = self.heads(sums)
+        values = ungrouped((weights @ block.v_bcme[:, :, tile.keys]).to(self.wide), self.problem)
+        more = ungrouped(sums, self.problem)
         both = torch.logaddexp(lse, more)
         out.mul_((lse - both).exp_()).add_(values.mul_((more - both).exp_()))
         lse.copy_(both)
@@ -157,31 +144,33 @@ class Ring:
         for each in dlse_bhn:
             delta -= each[..., None]
         dq = torch.zeros_like(q_bhnd, dtype=self.wide)
-        block, home = self.block_of(k_bcmd, v_bcme), None
+        block, home = self.block(k_bcmd, v_bcme), None
         for step in range(self.ranks.world):
             coming = self._next(block, step)
-            gradients = self.arrived(torch.zeros_like(block.flat, dtype=self.wide))
+            gradients = self.block(torch.zeros_like(block.flat, dtype=self.wide))
             for tile in self.tiles((self.ranks.rank - step) % self.ranks.world):
                 self._differentiate(tile, block, gradients, dq, q_bhnd, dout_bhne, lse, delta)
             if home is not None:
                 gradients.flat.add_(home.wait())
             home = self.ranks.rotate(gradients.flat)
             if coming is not None:
-                block = self.arrived(coming.wait())
+                block = self.block(coming.wait())
         assert home is not None
-        own = self.arrived(home.wait())
+        own = self.block(home.wait())
         return dq.to(q_bhnd.dtype), own.k_bcmd.to(k_bcmd.dtype), own.v_bcme.to(v_bcme.dtype)
 
     def _differentiate(self, tile: Tile, block: Block, gradients: Block, dq: Tensor, q_bhnd: Tensor,
                        dout_bhne: Tensor, lse: Tensor, delta: Tensor) -> None:  # fmt: skip
         """A tile's part of dq, and of the dk and dv that travel."""
-        q, dout, sums, dots = (self.rows(x, tile.rows) for x in (q_bhnd, dout_bhne, lse, delta))
+        q, dout, sums, dots = (
+            grouped(x[:, :, tile.rows], self.problem) for x in (q_bhnd, dout_bhne, lse, delta)
+        )
         keys = block.k_bcmd[:, :, tile.keys]
         weights = self.scores(q, block, tile).sub_(sums).exp_()
         gradients.v_bcme[:, :, tile.keys] += weights.to(q.dtype).mT @ dout
         steps = (dout @ block.v_bcme[:, :, tile.keys].mT).to(self.wide)
         steps = steps.sub_(dots).mul_(weights).mul_(self.problem.scale).to(q.dtype)
-        dq[:, :, tile.rows] += self.heads(steps @ keys)
+        dq[:, :, tile.rows] += ungrouped(steps @ keys, self.problem)
         gradients.k_bcmd[:, :, tile.keys] += steps.mT @ q
 
 

@@ -26,19 +26,19 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from impls.heads import Noted
 from impls.problem import Problem
 from impls.sparse.blocks import from_query_blocks, hide, masked, prescaled, query_blocks, slabs
-from impls.sparse.common import Noted, Pattern, decoder, defined_on, global_rows, need_one_sequence
+from impls.sparse.common import Pattern, decoder, defined_on, global_rows, need_one_sequence
 from impls.sparse.layouts import bigbird_layout, bigbird_sizes
-from impls.spec import Unsupported, at_least
+from impls.spec import at_least
 
 
 def build(problem: Problem, block: int, globals: int, random: int, seed: int) -> Noted:
     """Legend in :mod:`impls.heads`; t blocks of queries, y = K B gathered keys to each."""
     at_least("block", block, 1)
     for name, value in (("globals", globals), ("random", random), ("seed", seed)):
-        if value < 0:
-            raise Unsupported(f"{name}={value} must be 0 or more")
+        at_least(name, value, 0)
     need_one_sequence(problem, "bigbird")
     if problem.phase == "decode":
         return decoder(problem, pattern_of(problem, block, globals, random, seed))

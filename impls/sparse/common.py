@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from impls.heads import Attend, Define, grouped, to_query_heads, ungrouped
+from impls.heads import Define, Noted, grouped, to_query_heads, ungrouped
 from impls.problem import Problem
 from impls.score_mask import masked_softmax
 from impls.sparse.blocks import hide
@@ -95,18 +95,3 @@ def softmax_rows(problem: Problem, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tenso
     scores = (q_bhnd[:, :, rows] @ to_query_heads(k_bcmd, problem).mT) * problem.scale
     weights = masked_softmax(scores, problem, rows, chosen_bhrm)
     return weights @ to_query_heads(v_bcme, problem)
-
-
-class Noted:
-    """An attend, and what it says of what ran."""
-
-    def __init__(self, attend: Attend, note: str) -> None:
-        self.attend, self.text = attend, note
-
-    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        """The output: [b, h, n, e]."""
-        return self.attend(q_bhnd, k_bcmd, v_bcme)
-
-    def note(self) -> str:
-        """The note on how it runs."""
-        return self.text

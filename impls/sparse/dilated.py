@@ -19,9 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from impls.heads import Noted
 from impls.problem import Problem
 from impls.sparse.band import Band
-from impls.sparse.common import Noted, Pattern, decoder, defined_on, need_one_sequence
+from impls.sparse.common import Pattern, decoder, defined_on, need_one_sequence
 from impls.spec import at_least
 
 

@@ -20,9 +20,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from impls.heads import Noted
 from impls.problem import Problem
 from impls.sparse.blocks import from_query_blocks, hide, masked, prescaled, query_blocks, slabs
-from impls.sparse.common import Noted, Pattern, decoder, defined_on, need_one_sequence
+from impls.sparse.common import Pattern, decoder, defined_on, need_one_sequence
 from impls.sparse.cost import stride_of
 from impls.spec import at_least
 

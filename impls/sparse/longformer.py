@@ -21,9 +21,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from impls.heads import Noted
 from impls.problem import Problem
 from impls.sparse.band import Band
-from impls.sparse.common import Noted, Pattern, decoder, defined_on, global_rows, need_one_sequence
+from impls.sparse.common import Pattern, decoder, defined_on, global_rows, need_one_sequence
 from impls.spec import at_least
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from impls.heads import Noted
 from impls.problem import Problem
 from impls.sparse.blocks import (
     columns,
@@ -32,7 +33,7 @@ from impls.sparse.blocks import (
     slabs,
     spans,
 )
-from impls.sparse.common import Noted, Pattern, decoder, defined_on, need_one_sequence
+from impls.sparse.common import Pattern, decoder, defined_on, need_one_sequence
 from impls.sparse.cost import stride_of
 from impls.spec import at_least
 

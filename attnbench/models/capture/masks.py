@@ -122,15 +122,13 @@ class Masks:
             with torch.no_grad():
                 table = None if block_mask is None else _visible(block_mask, shape, device)
                 effect = None if score_mod is None else _effect(score_mod, shape, device)
-            if effect is not None:
-                table = (
-                    effect.added if table is None else torch.where(table, effect.added, -torch.inf)
-                )
-            result = self.of(table, False, shape)
-            if effect is None and score_mod is not None:
+            if effect is None:
                 note = "its score_mod does more than cap the scores and add to them"
-                return FoundMask(result.mask, note)
-            return result if effect is None else result._replace(softcap=effect.softcap)
+                result = self.of(table, False, shape)
+                return result if score_mod is None else FoundMask(result.mask, note)
+            added, cap = effect
+            table = added if table is None else torch.where(table, added, -torch.inf)
+            return self.of(table, False, shape)._replace(softcap=cap)
 
         if (thing := score_mod if block_mask is None else block_mask) is None:
             return FoundMask(FULL)
@@ -169,19 +167,16 @@ def _visible(block_mask: Any, shape: Shape, device: torch.device) -> Tensor:
     return table & blocks[..., : shape.q_len, : shape.kv_len].to(device)
 
 
-class ScoreEffect(NamedTuple):
-    """The effect of a score function: a soft cap on any score, and the number that it then adds."""
-
-    added: Tensor
-    softcap: float | None = None
-
-
 FAR = -1e6
 """A score beyond every soft cap."""
 
 
-def _effect(score_mod: Any, shape: Shape, device: torch.device) -> ScoreEffect | None:
-    """What it does to scores of every size; None where that is something else."""
+def _effect(
+    score_mod: Any, shape: Shape, device: torch.device
+) -> tuple[Tensor, float | None] | None:
+    """What it adds to scores of every size, and the soft cap that it puts on them before that; None
+    where it does something else.
+    """
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
     from torch.nn.attention.flex_attention import _vmap_for_bhqkv
 
@@ -195,7 +190,7 @@ def _effect(score_mod: Any, shape: Shape, device: torch.device) -> ScoreEffect |
 
     added = at(0.0)
     if all(torch.allclose(at(x) - x, added, rtol=1e-4, atol=1e-4) for x in (1.0, -64.0)):
-        return ScoreEffect(added)
+        return added, None
     ends = (added - at(FAR))[added.isfinite()]
     cap = float(ends.median()) if ends.numel() else 0.0
     if not 0 < cap < -FAR / 100:
@@ -205,4 +200,4 @@ def _effect(score_mod: Any, shape: Shape, device: torch.device) -> ScoreEffect |
         near = 1e-3 * min(abs(score), cap)
         if not torch.allclose(at(score), added + cap * tanh(score / cap), 1e-3, near):
             return None
-    return ScoreEffect(added, cap)
+    return added, cap

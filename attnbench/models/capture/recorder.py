@@ -157,7 +157,8 @@ class Recorder:
             self.whole += 1
         else:
             span.clock.add(span, self.tally, entry, backward=False)
-            if (gradient := self.tally.mine.gradient) is not None and in_backward():
+            inside = torch._C._current_graph_task_id() >= 0  # of what computes gradients
+            if (gradient := self.tally.mine.gradient) is not None and inside:
                 span.clock.add(span, self.tally, gradient, sign=-1.0, backward=True)
         if entry.site is None:
             self.failures[entry.why] += 1
@@ -327,11 +328,6 @@ def call_recorded(
         vars(state).update(before)
         NOW.record(read, out, span)
     return out
-
-
-def in_backward() -> bool:
-    """True while this thread computes gradients."""
-    return bool(torch._C._current_graph_task_id() >= 0)
 
 
 def compiled_graphs() -> int:
