@@ -153,10 +153,12 @@ class Definition(Defined):
         """The weight of every token in the queries before from ``first`` on, a head at a time."""
         total = widened(k_bcmd.new_zeros(*q_bhmd.shape[:2], k_bcmd.shape[2]))
         k_bhmd = to_query_heads(k_bcmd, self.problem)
-        for row in self.tokens[first : self.before].split(ROWS):
-            scores = q_bhmd[:, :, row] @ k_bhmd.mT * self.problem.scale
-            scores = scores.masked_fill(self.tokens > row[:, None], -torch.inf)
-            total += widened(scores).softmax(-1).sum(2)
+        for start in range(first, self.before, ROWS):
+            end = min(start + ROWS, self.before)
+            row = self.tokens[start:end]
+            scores = q_bhmd[:, :, row] @ k_bhmd[:, :, :end].mT * self.problem.scale
+            scores = scores.masked_fill(self.tokens[:end] > row[:, None], -torch.inf)
+            total[..., :end] += widened(scores).softmax(-1).sum(2)
         return total.unflatten(1, (self.problem.kv_heads, -1)).sum(2)
 
 
