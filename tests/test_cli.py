@@ -40,6 +40,8 @@ WORKERS = {
     "distil",
     "judged",
     "lm_worker",
+    "model_layers",
+    "model_worker",
     "pretrained_worker",
     "recall_worker",
     "swappable",
