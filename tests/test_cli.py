@@ -42,6 +42,8 @@ WORKERS = {
     "lm_worker",
     "cache_worker",
     "memories",
+    "model_layers",
+    "model_worker",
     "pretrained_worker",
     "recall_worker",
     "swappable",

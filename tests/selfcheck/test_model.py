@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import pytest
 import torch
@@ -11,12 +12,13 @@ from transformers.models.llama import modeling_llama
 
 from attnbench.features.selfcheck.model import ModelCheck
 from attnbench.features.selfcheck.model_worker import CheckedModel
-from attnbench.features.selfcheck.view import model_sentences
-from tests.calling import asked, well
+from attnbench.features.selfcheck.view import model_rows, model_sentences, show_model
+from tests.calling import ROOT, asked, well
 from tests.models.transformers.small import CLASSES, small_config
 
 QUIET = pytest.mark.filterwarnings("ignore")
 FAULTY = 5
+TRAINED = ROOT / "attnbench/features/quality/small_lm"
 
 
 @pytest.fixture
@@ -130,7 +132,7 @@ def test_a_fault_in_one_layer_of_twelve_is_named_with_its_reason(
 
 
 @QUIET
-def test_where_eager_is_wrong_it_is_not_the_truth(monkeypatch, folder):
+def test_where_eager_is_wrong_it_is_not_the_truth(monkeypatch, capsys, folder):
     own = modeling_llama.eager_attention_forward
 
     def eager(module, query, key, value, mask, **more):
@@ -146,6 +148,13 @@ def test_where_eager_is_wrong_it_is_not_the_truth(monkeypatch, folder):
     assert sentence.startswith("eager, plain: layer 5 of 12 differs")
     assert "each row sees the keys that it should" in sentence
     assert sentence.endswith("Right: sdpa, flex_attention.")
+    show_model(check)
+    text = capsys.readouterr().out
+    assert re.search(r"\neager +layer 5 +layer 5 +layer 5 +layer 5 ", text)
+    assert re.search(r"\nsdpa +agrees +agrees +agrees +agrees ", text)
+    rows = {(row["implementation"], row["batch"]): row for row in model_rows(check)}
+    assert rows["eager", "packed"]["layers"] == "5" and rows["eager", "packed"]["gradients"]
+    assert rows["flex_attention", "plain"]["error_over_allowed"] < 1
 
 
 @QUIET
@@ -200,12 +209,12 @@ def test_a_model_that_has_nothing_to_compare_is_refused(folder, model_type, word
         checked(folder(model_type))
 
 
-def test_the_verb_prints_a_table_and_csv(folder):
-    where = folder("llama")
-    done = json.loads(well("check", "chunked", "--model", where, "--json").stdout)
+def test_the_verb_checks_a_trained_model_in_a_process_of_its_own():
+    done = json.loads(well("check", "chunked", "--model", TRAINED, "--json").stdout)
     assert [row["status"] for row in done["results"]] == ["agrees"] * 16
-    assert done["model"]["weights"] == "random"
-    assert {row["implementation"] for row in done["results"]} >= {"eager", "attnbench:chunked"}
+    assert done["model"]["weights"] == "of the folder"
+    names = list(dict.fromkeys(row["implementation"] for row in done["results"]))
+    assert names == ["eager", "sdpa", "flex_attention", "attnbench:chunked"]
 
 
 def test_bad_input_is_a_sentence(tmp_path):

@@ -113,9 +113,13 @@ class CheckedModel:
         raise CantBeDone(f"--model {folder} can't be loaded: {first_sentence(why)}")
 
     def _fit_masks(self, config: Any) -> None:
-        """Shorten windows, and have layers that pick keys pick all: near ties fall either way."""
+        """Shorten windows, and have layers that pick keys pick all: near ties fall either way.
+        No cache either, which a call made again would fill again.
+        """
         parts = [getattr(config, name, None) for name in getattr(config, "sub_configs", {})]
         for part in filter(None, (config, *parts)):
+            if getattr(part, "use_cache", None):
+                part.use_cache = False
             for name, size in FITTED.items():
                 old = getattr(part, name, None)
                 if isinstance(old, int) and (old < size if name == PICKS else old > size):
@@ -168,18 +172,18 @@ class CheckedModel:
         owners = batch.owners().to(self.device)
         seen, words = owners >= 0, inspect.signature(self.model.forward).parameters
         ids = batch.spread(self._ids, torch.zeros_like(owners))
-        question: Named = {"input_ids": ids, "use_cache": False}
+        question: Named = {"input_ids": ids}
         if batch.name in MASKED:
             question["attention_mask"] = seen.long()
         if self.model.config.is_encoder_decoder:
             question["decoder_input_ids"] = ids
             if batch.name in MASKED:
                 question["decoder_attention_mask"] = seen.long()
-        elif batch.name != "alone":
+        if batch.name != "alone":
             counted = [torch.arange(n, device=self.device)[None] for n in batch.lengths]
-            question["position_ids"] = batch.spread(counted, torch.zeros_like(owners))
-        any_word = any(word.kind is word.VAR_KEYWORD for word in words.values())
-        return {name: x for name, x in question.items() if any_word or name in words}
+            positions = batch.spread(counted, torch.zeros_like(owners))
+            question |= {"position_ids": positions, "decoder_position_ids": positions}
+        return {name: x for name, x in question.items() if name in words}
 
     def _find_truth(self) -> list[list[Call]]:
         """Each document's calls, by attention written out."""
@@ -247,7 +251,7 @@ class CheckedModel:
                 continue
             errors = [size.relative for sizes in run.sizes for size in sizes.values()]
             status = "differs" if run.findings else "agrees"
-            worst = {"error": max(errors), "of_allowed": run.worst}
+            worst = {"error": max(errors, key=_or_infinite), "of_allowed": run.worst}
             layers = [self.label(found["call"]) | found for found in run.findings]
             about |= {"status": status, **worst, "layers": layers}
             return about | {"no_gradients": "" if gradients else why, "reason": ""}
@@ -269,6 +273,10 @@ class CheckedModel:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             for batch in self.batches:
                 yield self.check(name, batch)
+
+
+def _or_infinite(error: float) -> float:
+    return math.inf if math.isnan(error) else error
 
 
 def first_sentence(error: BaseException | None) -> str:
