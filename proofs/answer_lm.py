@@ -75,6 +75,11 @@ class LanguageModel:
         slower = self.cache("fp8").step
         yield "fp8 is slower", slower is not None and (slower.low or 0.0) > 1
         full = needles_of(self.caches.results[0])
+        own = self.needles[lm.BASELINE].scores["found"].value
+        for r in self.passages.judged():
+            if r.computes != "softmax":
+                found = self.needles[r.variant].scores["found"].value
+                yield f"{r.variant} in the language model loses needles", found < own
         for r in self.smaller("eviction"):
             yield f"{r.variant} finds fewer needles", needles_of(r).value < full.value
 

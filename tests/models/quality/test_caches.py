@@ -244,5 +244,5 @@ def test_a_cache_is_beaten_by_what_is_worse_in_nothing_and_better_in_one_figure(
     (table,) = view.tables([group])
     names = [column.heading for column in table.columns]
     cells = {line[0]: dict(zip(names, line, strict=True)) for line in table.rows}
-    assert cells["lossy"]["beaten by"]== "good, fast and 1 more"
+    assert cells["lossy"]["beaten by"] == "good, fast and 1 more"
     assert cells["small"]["of the bytes"] == "0.2" and cells["good"]["beaten by"] == "none"
