@@ -11,7 +11,7 @@ A lead counts where the intervals of both times are apart by more than the run's
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,19 +22,18 @@ ROOT = HERE.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from attnbench.core.evidence import Evidence, evidence_of, read_evidence  # noqa: E402
+from attnbench.core.evidence import evidence_of, read_evidence  # noqa: E402
 from attnbench.core.record import Record, Time  # noqa: E402
-from attnbench.features.quality import caches, lm, model, real, recall  # noqa: E402
-from attnbench.features.quality.task import MARKS, Judgement, QualityFigure, Result  # noqa: E402
+from attnbench.features.quality import model, real, recall  # noqa: E402
+from attnbench.features.quality.task import MARKS, Judgement, Result  # noqa: E402
 from attnbench.report.scenes import Scene, gather, scenes  # noqa: E402
+from proofs.answer_lm import TOKENS, LanguageModel, two  # noqa: E402
 
 MACHINE = ROOT / "results" / "amd-epyc-2c"
 RUN = "20261123-021508"
 H200, H200_RUN = ROOT / "results" / "nvidia-h200", "20261126-164647"
 H200_COLUMNS = ["forward, 2,048", "forward, 8,192", "forward, 32,768"]
 H200_COLUMNS += ["train, 8,192", "decode, 32,768"]
-TOKENS = 4096
-"""Of the passages of the language model."""
 PAGE = ROOT / "docs" / "answer.md"
 WINDOW = "window:127,0"
 PAIRS = 32
@@ -127,85 +126,6 @@ class Speed:
         return sorted((timed[n] for n in names if timed[n].time), key=lambda r: _time(r).median_s)
 
 
-class LanguageModel:
-    """What variants and caches cost the language model at :data:`TOKENS`."""
-
-    def __init__(self, variants: Evidence, caches_: Evidence) -> None:
-        groups = {group.setting: group for group in lm.results(variants)}
-        self.passages = groups[f"passages of {TOKENS:,} tokens"]
-        self.needles = {r.variant: r for r in groups[f"needles in {TOKENS:,} tokens"].results}
-        self.caches = next(g for g in caches.results(caches_) if f"{TOKENS:,}" in g.setting)
-
-    def variants(self) -> Iterator[tuple[str, ...]]:
-        """Each, what it computes, and its figures."""
-        for r in (*self.passages.results[:1], *self.passages.judged()):
-            needles = lm_cell(self.needles[r.variant].scores["found"])
-            token = r.more.get("of a token")
-            times = two(r.step), two(token if isinstance(token, QualityFigure) else None)
-            yield f"`{r.variant}`", r.computes, self._likelihood(r), needles, *times
-
-    def each_cache(self) -> Iterator[tuple[str, ...]]:
-        """Each and its figures."""
-        for r in (*self.caches.results[:1], *self.caches.judged()):
-            needles, same = r.more["needles"], r.more["same"]
-            assert isinstance(needles, QualityFigure) and isinstance(same, QualityFigure)
-            beaten = ", ".join(f"`{name}`" for name in r.beaten_by) or "none"
-            cells = self._likelihood(r), lm_cell(needles), f"{same.value:.0f}", two(r.step)
-            yield f"`{r.variant}`", *cells, f"{r.memory:.2f}", beaten
-
-    @property
-    def decoded(self) -> int:
-        """Tokens of text after the prompt."""
-        return min(caches.DECODED, TOKENS // 4)
-
-    def first_screen(self) -> Iterator[tuple[str, ...]]:
-        """Instead of softmax or the full cache: the variant, its gain, its loss, the verdict."""
-        if nearest := best(self.faster(), lambda r: r.step.value if r.step else 1.0):
-            found = self.needles[nearest.variant].scores["found"]
-            gain = f"a pass in {two(nearest.step)} of the time"
-            yield "another attention", *self._advice(nearest, gain, found)
-        else:
-            yield "another attention", f"none of {len(self.passages.results) - 1}", *["–"] * 3, "no"
-        for what, family in (("a cache in few bits", "few bits"), ("eviction", "eviction")):
-            nearest = best(self.smaller(family), lambda r: r.memory or 1.0)
-            assert nearest
-            found = nearest.more["needles"]
-            assert isinstance(found, QualityFigure)
-            gain = f"{nearest.memory:.2f} of the bytes, a token in {two(nearest.step)} of the time"
-            yield what, *self._advice(nearest, gain, found)
-
-    def _advice(self, r: Result, gain: str, found: QualityFigure) -> tuple[str, ...]:
-        slower = r.step is not None and r.step.value > 1
-        yes = "yes, for its memory" if slower else "yes"
-        words = {Judgement.KEEPS: yes, Judgement.OPEN: "not known", Judgement.LACKS: "no"}
-        worth = words[r.scores["likelihood"].judge(lm.LEVEL)]
-        return f"`{r.variant}`", gain, self._likelihood(r), lm_cell(found), worth
-
-    def _likelihood(self, r: Result) -> str:
-        score = r.scores.get("likelihood")
-        return "1" if score is None else f"{score}{MARKS[score.judge(lm.LEVEL)]}"
-
-    def faster(self) -> list[Result]:
-        """Variants that aren't exact and gain time by their mean, the most likely first."""
-        some = [r for r in self.passages.judged() if r.computes != "softmax"]
-        return [r for r in some if r.step and r.step.value < 1]
-
-    def smaller(self, family: str) -> list[Result]:
-        """Caches of a family that hold fewer bytes, the most likely first."""
-        return [r for r in self.caches.judged() if r.family == family and (r.memory or 1) < 1]
-
-
-def best(some: Sequence[Result], cost: Callable[[Result], float]) -> Result | None:
-    """The cheapest of what keeps the likelihood; the nearest of all where nothing is known to."""
-    keep = [r for r in some if r.scores["likelihood"].judge(lm.LEVEL) is Judgement.KEEPS]
-    return min(keep, key=cost) if keep else next(iter(some), None)
-
-
-def lm_cell(share_found: QualityFigure) -> str:
-    """``75 % [51, 90]``"""
-    return "{:.0f} % [{:.0f}, {:.0f}]".format(*(100 * x for x in share_found.three))
-
-
 class Data:
     """The figures of the page, and by which command each was measured."""
 
@@ -283,13 +203,6 @@ class Data:
             yield r.variant, r.computes, *cells
 
 
-def two(figure: QualityFigure | None) -> str:
-    """``1.07 [1.04, 1.12]``"""
-    if figure is None:
-        return "–"
-    return "{:.2f} [{:.2f}, {:.2f}]".format(*figure.three)
-
-
 def format_cosine(value: float) -> str:
     """``0.9876``, or ``> 0.9999``"""
     return "> 0.9999" if value >= 0.99995 else f"{value:.4f}"
@@ -331,6 +244,7 @@ def _ratio(record: Record, other: Record) -> Ratio:
 
 def claims(data: Data) -> Iterator[tuple[str, bool]]:
     """What the words say that no figure in them shows."""
+    yield from data.lm.claims()
     for phase in ("forward", "train"):
         speed, window = data.speed(phase), data.speed(phase, WINDOW)
         most = len(speed.others(speed.longest)) / 2
