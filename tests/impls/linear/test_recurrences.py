@@ -13,7 +13,7 @@ from impls.errors import CantBeDone
 from impls.linear import delta, gla, ssd, unrolled
 from impls.spec import InvalidRow
 from tests.impls import small
-from tests.impls.small import both_forms, differentiated
+from tests.impls.small import both_forms, cost, differentiated
 
 
 def problem(mask="causal", length=75, **changes):
@@ -182,6 +182,19 @@ def test_the_direct_form_is_the_walk_token_by_token(monkeypatch, name, inputs):
         results.append((define(*leaves, rows), *differentiated(of_rows, leaves)))
     for walked_one, direct in zip(*results, strict=True):
         torch.testing.assert_close(direct, walked_one, **CLOSE)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_the_cost_is_that_of_the_recurrence(name):
+    keys, queries, numbers = 2 * 2 * 75, 2 * 4 * 75, 16 * 12  # batch, heads, tokens; d e
+    operations = {"delta": 4}.get(name, 2)
+    gate = {"retention": 0, "gla": 64 * 16}.get(name, 2 * 16)
+    forward = keys * (operations * numbers + gate) + queries * 2 * numbers
+    assert cost(of_keys(name), problem(phase="forward")).flops == forward
+    assert cost(of_keys(name), problem(phase="train")).flops == 3 * forward
+    step = problem(phase="decode", q_len=1)
+    assert cost(of_keys(name), step).flops * 75 == forward
+    assert cost(of_keys(name), step) == cost(of_keys(name), step.with_(kv_len=5000))
 
 
 def test_gates_that_close_to_nothing_overflow_nowhere():

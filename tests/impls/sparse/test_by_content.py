@@ -50,6 +50,19 @@ def test_blocks_of_queries_do_not_change_what_is_chosen(monkeypatch):
     torch.testing.assert_close(both_forms("topk?k=5", problem)[0](*tensors), whole, **CLOSE)
 
 
+def test_the_cost_is_that_of_softmax_forward_with_all_keys_and_less_with_few():
+    problem = problem_of("causal", 37, head_dim=8, v_head_dim=8, dtype="float32")
+    assert costs.topk(problem, 37) == costs.window(problem)
+    assert costs.topk(problem, 4).bytes == costs.window(problem).bytes
+    step = problem.with_(q_len=1, phase="decode")
+    ends, keys, values = 2 * 4 * 16, 2 * 2 * 37 * 8, 2 * 2 * 4 * 8
+    assert costs.topk(step, 4).bytes == 4 * (ends + keys + values)
+    pairs = 37 * 38 // 2 * 8
+    few = sum(min(i + 1, 4) for i in range(37)) * 8
+    assert costs.topk(problem, 4).flops == 2 * 8 * (pairs + few)
+    assert costs.topk(problem.with_(phase="train"), 4).flops == 2 * 8 * (pairs + few) + 64 * few
+
+
 def chunks_of(x, rotation, length):
     """Which chunk each token falls into: sort by bucket, then by place, and cut."""
     turned = x @ rotation

@@ -10,12 +10,14 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import attnbench
 from attnbench.gate.inputs import make
 from impls import operators
 from impls.errors import CantBeDone
-from tests.impls.small import TABLE, both_forms, differentiated, problem
+from impls.spec import Unsupported
+from tests.impls.small import TABLE, both_forms, cost, differentiated, problem
 
 CLOSE = {"rtol": 0, "atol": 1e-12}
 
@@ -133,6 +135,41 @@ def test_blocks_and_tiles_change_nothing(name, monkeypatch):
     parts = differentiated(lambda *qkv: attend(*qkv, **by_name), by_place)
     for one, other in zip(parts, whole, strict=True):
         torch.testing.assert_close(one, other, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("label", "reason"),
+    [
+        ("moba?block=0", "block=0 must be 1 or more"),
+        ("moba?top=0", "top=0 must be 1 or more"),
+        ("nsa?top=2", "top=2 must be 3 or more: what nsa always takes"),
+        ("nsa?window=0", "window=0 must be 1 or more"),
+        ("dsa?top=0", "top=0 must be 1 or more"),
+    ],
+)
+def test_what_can_select_nothing_is_refused_in_a_sentence(label, reason):
+    with pytest.raises(Unsupported, match=reason):
+        both_forms(label, problem("causal", 45))
+
+
+@pytest.mark.parametrize("label", ["moba?block=32", "nsa?block=32&top=4&window=64", "dsa?top=64"])
+def test_products_are_those_of_the_cost_and_attention_s_grow_with_the_length_alone(label):
+    done: dict[str, list[int]] = {}
+    for length in (512, 1024):
+        p = problem("causal", length, batch=1, heads=2, kv_heads=2, v_head_dim=16, dtype="float32")
+        by_place, by_name = drawn(label, p).arguments
+        attend, _ = both_forms(label, p)
+        names = ("whole", *TABLE.find(label).parts)
+        functions = (attend, *attend.parts(*by_place, **by_name))
+        for name, function in zip(names, functions, strict=True):
+            with FlopCounterMode(display=False) as counter:
+                function(*by_place, **by_name)
+            done.setdefault(name, []).append(counter.get_total_flops())
+        # tiles are not all full, diagonal ones half masked, and nsa's weights computed twice
+        assert cost(label, p).flops < done["whole"][-1] < 2 * cost(label, p).flops
+    most = 2.4 if "nsa" in label else 2.2  # whose compressed pairs are quadratic, n^2 / block
+    assert done["attention"][1] < most * done["attention"][0]
+    assert done["selector"][1] > 2.5 * done["selector"][0]
 
 
 # ---- against what others published ----
