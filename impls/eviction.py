@@ -251,6 +251,8 @@ class Pages(NamedTuple):
     v_bcse: Tensor
     low_bcud: Tensor
     high_bcud: Tensor
+    picks_bcnu: Tensor
+    """The pages that the queries of the last step read; none before a step."""
     tokens: int
 
 
@@ -272,7 +274,8 @@ class Quest:
         more = self.new + -(tokens + self.new) % self.page
         k, v = (F.pad(x, (0, 0, 0, more)) for x in (k_bcmd, v_bcme))
         bounds = k.new_zeros((2, *k.shape[:2], k.shape[2] // self.page, k.shape[3]))
-        return self._bounded(Pages(k, v, bounds[0], bounds[1], tokens), 0)
+        picks = bounds.new_zeros((*k.shape[:2], 0, 0), dtype=torch.int64)
+        return self._bounded(Pages(k, v, bounds[0], bounds[1], picks, tokens), 0)
 
     def _bounded(self, state: Pages, since: int) -> Pages:
         """With the bounds of the pages that are full now and weren't at so many tokens."""
@@ -306,7 +309,7 @@ class Quest:
             pages = -(-max(room, GROWTH) // self.page)
             k, v = (F.pad(x, (0, 0, 0, pages * self.page)) for x in state[:2])
             low, high = (F.pad(x, (0, 0, 0, pages)) for x in state[2:4])
-            state = Pages(k, v, low, high, tokens)
+            state = Pages(k, v, low, high, state.picks_bcnu, tokens)
         state.k_bcsd[:, :, tokens : tokens + n] = k_bcnd
         state.v_bcse[:, :, tokens : tokens + n] = v_bcne
         picks_bcnu = self.picks(q_bhnd, state)
@@ -321,7 +324,7 @@ class Quest:
         weights = widened(scores).softmax(-1).to(rest_v.dtype)
         read = tables[1].shape[-2]
         out = weights[..., :read] @ tables[1] + weights[..., read:] @ rest_v
-        after = self._bounded(state._replace(tokens=tokens + n), tokens)
+        after = self._bounded(state._replace(picks_bcnu=picks_bcnu, tokens=tokens + n), tokens)
         return out.transpose(2, 3).flatten(1, 2), after
 
     def _read(self, x_bcsd: Tensor, picks_bcnu: Tensor) -> Tensor:
@@ -360,8 +363,15 @@ class Memory:
 
     @property
     def positions(self) -> Tensor:
-        """The tokens that are held, by key/value head: [b, c, s]."""
-        if isinstance(self.state, Pages):
-            every = torch.arange(self.state.tokens, device=self.state.k_bcsd.device)
-            return every.expand(*self.state.k_bcsd.shape[:2], -1)
-        return self.state.positions_bcs[..., : self.state.filled]
+        """The tokens that the last query saw, by key/value head, [b, c, s]; before, all that are
+        held.
+        """
+        state = self.state
+        if isinstance(state, State):
+            return state.positions_bcs[..., : state.filled]
+        form, n, page = state.picks_bcnu.shape, state.picks_bcnu.shape[2], self.policy.page
+        every = torch.arange(state.tokens, device=state.k_bcsd.device).expand(*form[:2], -1)
+        if n == 0:
+            return every
+        pages = state.picks_bcnu[:, :, -1, :, None] * page + every[0, 0, :page]
+        return torch.cat([pages.flatten(2), every[..., (state.tokens - n) // page * page :]], -1)
