@@ -10,7 +10,9 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.llama import modeling_llama
 
-from attnbench.features.selfcheck.model import ModelCheck
+from attnbench.command.progress import Progress
+from attnbench.core.process import WorkerLost
+from attnbench.features.selfcheck.model import ModelCheck, check_model
 from attnbench.features.selfcheck.model_worker import CheckedModel
 from attnbench.features.selfcheck.view import model_rows, model_sentences, show_model
 from tests.calling import ROOT, asked, well
@@ -215,6 +217,31 @@ def test_the_verb_checks_a_trained_model_in_a_process_of_its_own():
     assert done["model"]["weights"] == "of the folder"
     names = list(dict.fromkeys(row["implementation"] for row in done["results"]))
     assert names == ["eager", "sdpa", "flex_attention", "attnbench:chunked"]
+
+
+def test_an_implementation_that_ends_the_process_costs_its_own_results_alone():
+    class Dying:
+        def messages(self, question, limit_s):
+            name = question.get("implementation")
+            if name is None:
+                yield {"facts": {"batches": ["plain", "packed"]}}
+                return
+            yield {"result": {"implementation": name, "batch": "plain", "status": "agrees"}}
+            if name == "bad":
+                raise WorkerLost("the worker died of SIGSEGV", "")
+            yield {"result": {"implementation": name, "batch": "packed", "status": "agrees"}}
+
+    questions = [{}, {"implementation": "bad"}, {"implementation": "good"}]
+    with Progress() as progress:
+        check = check_model(questions, Dying(), progress)
+    ends = [(row["implementation"], row["batch"], row["status"]) for row in check.results]
+    assert ends == [
+        ("bad", "plain", "agrees"),
+        ("bad", "packed", "refused"),
+        ("good", "plain", "agrees"),
+        ("good", "packed", "agrees"),
+    ]
+    assert check.row("bad", "packed")["reason"] == "the worker died of SIGSEGV"
 
 
 def test_bad_input_is_a_sentence(tmp_path):

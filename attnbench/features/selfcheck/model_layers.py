@@ -216,7 +216,7 @@ class Truth(LayerPass):
     def __init__(self, layers: Sequence[nn.Module], length: int, seed: int) -> None:
         super().__init__(layers, gradients=False)
         self._length = length
-        self.found: list[Call] = []
+        self.calls_made: list[Call] = []
         self._source = torch.Generator().manual_seed(seed)
 
     def look(self, module: nn.Module, arguments: Named, out: Tensor) -> None:
@@ -233,8 +233,7 @@ class Truth(LayerPass):
         with torch.enable_grad():
             result = first_tensor(layer(**wide | leaves))
             gradients = gradients_of(result, leaves, layer, above.double())
-        call = Call(module, arguments, tokens, above, result.detach(), gradients)
-        self.found.append(call)
+        self.calls_made.append(Call(module, arguments, tokens, above, result.detach(), gradients))
 
 
 def moved(run: Callable[[Named], Tensor], arguments: Named, name: str) -> Tensor:
@@ -345,8 +344,8 @@ class Judge(LayerPass):
                 if share > 1 and not (self.findings and self.findings[-1]["call"] == self.calls):
                     first = what == "output" and not self.findings
                     why = self._reason(module, arguments, out) if first else ""
-                    found = {"call": self.calls, "what": what, "error": error}
-                    self.findings.append(found | {"allowed": most, "reason": why})
+                    finding = {"call": self.calls, "what": what, "error": error}
+                    self.findings.append(finding | {"allowed": most, "reason": why})
 
     def _reason(self, module: nn.Module, arguments: Named, out: Tensor) -> str:
         """Which key a row sees that it should not, or fails to see; else how many rows are off."""
@@ -374,7 +373,8 @@ class Judge(LayerPass):
         words += [batch.reason(missing, "fails to see")] if missing.any() else []
         if words:
             return "; ".join(words)
-        off = size_by_row(batch.rows(out.detach()), batch.joined([c.output for c in calls]))
+        apart = batch.rows(out.detach()).double() - batch.joined([call.output for call in calls])
+        off = apart.norm(dim=-1).nan_to_num(math.inf)
         count = int((off > SEES * off.max()).sum())
         return f"each row sees the keys that it should; {count} of {len(off)} rows are off"
 
@@ -385,10 +385,9 @@ class Judge(LayerPass):
 
         A row moves with its own token in any case, as a query.
         """
-        own = torch.eye(sees.shape[1], dtype=torch.bool, device=sees.device)
-        nothing = torch.zeros_like(sees)
         if "attention_mask" not in arguments:
-            return nothing
+            return torch.zeros_like(sees)
+        own = torch.eye(sees.shape[1], dtype=torch.bool, device=sees.device)
         layer, wide = in_float64(module, {**arguments, "attention_mask": None})
         off = []
         for mask in (sees | own, sees & ~own):
@@ -396,11 +395,6 @@ class Judge(LayerPass):
                 as_if = first_tensor(layer(**wide | {"attention_mask": mask[:, None]}))
             off.append((as_if - out.detach().double()).norm(dim=-1))
         return (off[1] < 0.1 * off[0])[:, :, None] & own
-
-
-def size_by_row(got: Tensor, want: Tensor) -> Tensor:
-    """How far each row is off."""
-    return (got.double() - want).norm(dim=-1).nan_to_num(math.inf)
 
 
 def size_of_rows(got: Tensor, want: Tensor) -> Size:

@@ -197,7 +197,7 @@ class CheckedModel:
             except Exception as error:
                 kind = type(self.model).__name__
                 raise CantBeDone(f"{kind}: truth can't be had: {first_sentence(error)}") from None
-            truth.append(run.found)
+            truth.append(run.calls_made)
         return truth
 
     def _find_batches(self) -> list[Batch]:
@@ -252,7 +252,7 @@ class CheckedModel:
             errors = [size.relative for sizes in run.sizes for size in sizes.values()]
             status = "differs" if run.findings else "agrees"
             worst = {"error": max(errors, key=_or_infinite), "of_allowed": run.worst}
-            layers = [self.label(found["call"]) | found for found in run.findings]
+            layers = [self.label(finding["call"]) | finding for finding in run.findings]
             about |= {"status": status, **worst, "layers": layers}
             return about | {"no_gradients": "" if gradients else why, "reason": ""}
         return about | {"status": "refused", "reason": why}
