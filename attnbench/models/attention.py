@@ -189,14 +189,14 @@ class Built:
         softcap: float | None = None,
         return_state: bool = False,
         return_lse: bool = False,
-        **inputs: Tensor,
+        **inputs: Any,
     ) -> Any:
         """``out`` [b, h, n, e]; the first arguments are F.scaled_dot_product_attention's.
 
-        ``softcap`` and inputs by name (``sinks``, ``g``, ``beta``, ``dt``, ``state``) are for the
-        variants that take them; with ``return_state`` the result is (out, state), with
-        ``return_lse`` (out, lse), as :data:`impls.operators.OUTPUTS` has it. A variant that
-        is causal in any case needs no mask. A mask that requires a gradient gets it
+        ``softcap``, ``kv_dtype``, ``kv_scale`` and inputs by name (``sinks``, ``g``, ``beta``,
+        ``dt``, ``state``) are for the variants that take them; with ``return_state`` the result is
+        (out, state), with ``return_lse`` (out, lse), as :data:`impls.operators.OUTPUTS` has it. A
+        variant that is causal in any case needs no mask. A mask that requires a gradient gets it
         (:func:`with_bias_gradient`), though not under dropout. Under autocast q, k and v are cast
         to its dtype, doubles aside, as torch does, and the variant runs outside it.
         """
@@ -210,7 +210,8 @@ class Built:
             more |= {n: x.to(q.dtype) for n, x in alike.items() if isinstance(x, Tensor)}
             with torch.autocast(kind, enabled=False):
                 return self(q, k, v, mask, scale, is_causal, dropout_p, **more)
-        numbers = {"scale": scale, "softcap": softcap, "lse": return_lse or None}
+        numbers: dict[str, Any] = {"scale": scale, "softcap": softcap, "lse": return_lse or None}
+        numbers |= {n: inputs.pop(n) for n, x in PARAMETERS.items() if x.words and n in inputs}
         call = self._call_shape(qkv, inputs, mask, is_causal, dropout_p, numbers)
         attend = self.attend(call)
         more = inputs if not return_state else {**inputs, "return_state": True}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import attnbench
 from attnbench.gate.gate import gate
 from impls.codes import dequantise
 from impls.dense import cache
@@ -139,3 +140,13 @@ def test_who_serves_a_cache_in_few_bits_and_who_does_not():
     ):
         with pytest.raises(Unsupported, match=words):
             cache.build_sdpa(decoding(**changes))
+
+
+def test_a_call_in_python_names_the_cache():
+    q, k, v = inputs(decoding(dtype="float32"), seed=3)
+    attend, want = attnbench.attention("cache.sdpa"), softmax(decoding(), q, k, v)
+    for kv_dtype, most in (("int8", 0.02), ("int4", 0.3)):
+        off = (attend(q, k, v, mask="causal", kv_dtype=kv_dtype) - want).norm() / want.norm()
+        assert most / 30 < off < most
+    with pytest.raises(attnbench.NotServed, match="sdpa takes no kv_dtype"):
+        attnbench.attention("sdpa")(q, k, v, kv_dtype="int8")
