@@ -158,6 +158,8 @@ def test_an_option_out_of_range_is_refused_or_served_rightly(name, option, value
     mask = "window:9,0" if name.startswith("window.") else mask
     phase = "train" if "train" in row.on("cpu", "phases") else "forward"
     extent = {"batch": 1, "heads": 2, "kv_heads": 2, "v_head_dim": 16, "dtype": "float32"}
+    if "kv_dtype" in row.takes:
+        phase, extent = "decode", {**extent, "kv_dtype": "int8"}
     p = problem(mask, 37, phase=phase, level=row.level, **extent)
     try:
         result = verdict(row.label, p)
