@@ -224,8 +224,11 @@ def _inputs_by_name(variant: str, tables: Sequence[str]) -> tuple[str, ...]:
 def in_transformers(
     variant: str, tables: Sequence[str] = (), problems: Iterable[Problem] = ()
 ) -> list[str]:
-    """Python by which all layers of a transformers model use this variant on these problems."""
-    if _inputs_by_name(variant, tables):
+    """Python by which all layers of a transformers model use this variant on these problems; none
+    where a model can't hand it what it takes.
+    """
+    problems = list(problems)
+    if _inputs_by_name(variant, tables) or any(p.kv_dtype for p in problems):
         return []
     if own := transformers_name(variant, problems):
         return [f'model.set_attn_implementation("{own}")']
