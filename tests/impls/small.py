@@ -30,7 +30,7 @@ OPTIONS = {  # that make a few dozen tokens several blocks, chunks, landmarks or
     "routing": ["", "clusters=4&window=30&seed=2"],
     "moba": ["block=8&top=3", "block=7&top=1"], "nsa": ["block=8&top=4&window=5"],
     "dsa": ["top=6"],
-    "evict.sinks": ["budget=9&sinks=3"], "evict.h2o": ["budget=9"],
+    "evict.sinks": ["budget=9&sinks=3", "budget=9&sinks=0"], "evict.h2o": ["budget=9"],
     "evict.snapkv": ["budget=9&window=3"], "evict.quest": ["budget=11&page=4"],
     "evict.random": ["budget=9"],
     "linformer": ["rank=7", "projection=random&rank=9&seed=3"],
