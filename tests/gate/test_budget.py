@@ -9,7 +9,14 @@ import torch
 
 from attnbench.core.record import Error
 from attnbench.gate import gate, reference
-from attnbench.gate.budget import EPSILON, Yardstick, allowed, check, check_unsampled
+from attnbench.gate.budget import (
+    EPSILON,
+    Yardstick,
+    allowed,
+    check,
+    check_all,
+    check_unsampled,
+)
 from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import make, turned
 from impls.problem import Problem
@@ -137,3 +144,18 @@ def test_the_ratio_of_an_error_is_to_that_yardstick(own):
     assert f"the plain form in float32 makes {plain['forward'].relative:.2g}" in verdict.reason
     error = verdict.error["forward"]
     assert error.ratio == error.relative / plain["forward"].relative
+
+
+@pytest.mark.parametrize(("relative", "worst"), [(4.1, 4.0), (4.0, 8.1), (math.nan, 4.0), (4, 8)])
+def test_only_what_is_allowed_in_any_case_needs_no_plain_form(relative, worst):
+    asked, rows = [], torch.arange(256)
+
+    def plain():
+        asked.append(True)
+        return {"forward": error(0.0, 0.0)}
+
+    truth = reference.Reference(rows, None, {"forward": torch.ones(1)}, plain, tried=256)
+    off = {"forward": error(relative * EPSILON["float32"], worst * EPSILON["float32"])}
+    with nullcontext() if (relative, worst) == (4, 8) else pytest.raises(Wrong):
+        check_all(off, truth, "float32")
+    assert bool(asked) == ((relative, worst) != (4, 8))
