@@ -153,7 +153,7 @@ def _first(problem: Problem, seed: int, specs: Mapping[str, TensorSpec]) -> Inpu
     """The inputs that come by place, of the problem's kind, from one generator."""
     kind = problem.inputs
     if kind.startswith("captured:"):
-        with np.load(captured_file(kind)) as arrays:
+        with np.load(Path(kind.removeprefix("captured:")).expanduser()) as arrays:
             return Inputs(
                 {
                     name: cast(DRAW_AS[spec.draw](torch.from_numpy(arrays[name])), problem)
@@ -231,11 +231,6 @@ def cast(x: Tensor, problem: Problem, spec: TensorSpec | None = None) -> Tensor:
     """In the problem's dtype, or as an input is; on its device, contiguous."""
     kind = spec.dtype_on(problem) if spec else problem.dtype
     return x.to(problem.device, getattr(torch, kind)).contiguous()
-
-
-def captured_file(inputs: str) -> Path:
-    """The file that ``captured:FILE.npz`` names."""
-    return Path(inputs.removeprefix("captured:")).expanduser()
 
 
 Attend = Callable[..., Tensor]

@@ -130,17 +130,15 @@ def exact(
             dq_x[own, :, block.at] = (ds @ k_in).mul_(problem.scale)
             dk_x[own, block.keys] += ds.flatten(1, 2).mT @ q_in.flatten(1, 2) * problem.scale
     log_sums = lse[..., 0] if problem.lse else None
-    result = Exact(out, entropy=_mean(torch.cat(shares)), lse=log_sums)
+    entropy = torch.cat(shares)
+    mean = float(entropy.sum() / max(1, len(entropy)))
+    result = Exact(out, entropy=mean, lse=log_sums)
     if dout is None:
         return result
     if problem.v_in_k:
         dk[..., : problem.v_head_dim] += dv
     d_sinks_h = None if sinks is None else d_sinks.flatten()
     return result._replace(dq=dq, dk=dk, dv=None if problem.v_in_k else dv, dsinks=d_sinks_h)
-
-
-def _mean(shares: Tensor) -> float:
-    return float(shares.sum() / max(1, len(shares)))
 
 
 def _entropy(p: Tensor, seen: Tensor) -> Tensor:

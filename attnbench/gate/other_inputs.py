@@ -48,10 +48,9 @@ def shortened(problem: Problem) -> Problem | None:
 def _part(part: Part, keys: int) -> Part:
     """The condition as it fits so many keys."""
     match part.kind:
-        case "document" | "blocks":
-            own = part.numbers[0] if sum(part.numbers) == keys else max(1, keys * 2 // 5)
-            rest = (keys - own,) if keys > own else ()
-            return part if sum(part.numbers) == keys else replace(part, numbers=(own, *rest))
+        case "document" | "blocks" if sum(part.numbers) != keys:
+            own = max(1, keys * 2 // 5)
+            return replace(part, numbers=(own, keys - own) if keys > own else (own,))
         case "padding" | "prefix":
             return replace(part, numbers=(min(part.numbers[0], keys),))
     return part

@@ -57,11 +57,8 @@ def try_determinism(
         return result.with_(batch=batch, place=place)
     except Exception as error:
         what = "for another batch it can't be tried" if result.repeats else "trying it raised"
-        return result.with_(why=f"{what}: {_first_line(error)}")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        first, *_ = [*str(error).strip().splitlines(), type(error).__name__]
+        return result.with_(why=f"{what}: {first}")
 
 
 def _calls(problem: Problem, attend: Attend, values: Values) -> Results:

@@ -8,8 +8,15 @@ import pytest
 import torch
 
 from attnbench.core.record import Error
-from attnbench.gate import reference
-from attnbench.gate.budget import EPSILON, Yardstick, allowed, check, check_unsampled
+from attnbench.gate import gate, reference
+from attnbench.gate.budget import (
+    EPSILON,
+    Yardstick,
+    allowed,
+    check,
+    check_all,
+    check_unsampled,
+)
 from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import make, turned
 from impls.problem import Problem
@@ -128,3 +135,27 @@ def test_where_few_rows_may_be_lucky_the_worst_of_several_inputs_is_the_yardstic
     for name, error in yardstick(judged.inputs).plain.items():
         assert error.relative == max(one[name].relative for one in alone)
         assert error.worst_row == max(one[name].worst_row for one in alone)
+
+
+def test_the_ratio_of_an_error_is_to_that_yardstick(own):
+    judged, attend, define = own
+    verdict = gate.gate(judged, lambda q, k, v: attend(q, k, v) * 1.01, define, 0)
+    plain = reference.defined(judged.problem, judged.inputs, judged.softmax, define).plain
+    assert f"the plain form in float32 makes {plain['forward'].relative:.2g}" in verdict.reason
+    error = verdict.error["forward"]
+    assert error.ratio == error.relative / plain["forward"].relative
+
+
+@pytest.mark.parametrize(("relative", "worst"), [(4.1, 4.0), (4.0, 8.1), (math.nan, 4.0), (4, 8)])
+def test_only_what_is_allowed_in_any_case_needs_no_plain_form(relative, worst):
+    asked, rows = [], torch.arange(256)
+
+    def plain():
+        asked.append(True)
+        return {"forward": error(0.0, 0.0)}
+
+    truth = reference.Reference(rows, None, {"forward": torch.ones(1)}, plain, tried=256)
+    off = {"forward": error(relative * EPSILON["float32"], worst * EPSILON["float32"])}
+    with nullcontext() if (relative, worst) == (4, 8) else pytest.raises(Wrong):
+        check_all(off, truth, "float32")
+    assert bool(asked) == ((relative, worst) != (4, 8))

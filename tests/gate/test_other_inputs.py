@@ -61,17 +61,31 @@ def test_padding_scored_0_is_wrong_where_scores_lie_far_below_zero_and_blocks_ar
         assert judged(right, p.with_(inputs="sunk", **lengths), bench).status == "measured"
 
 
-def test_a_maximum_that_begins_at_zero_is_wrong_where_scores_lie_far_below_it():
+def shifted(by):
+    """A softmax of scores less what ``by`` makes of them."""
+
     def build(p):
         def attend(q, k, v):
             scores = q @ k.mT * p.scale
-            weights = (scores - scores.amax(-1, keepdim=True).clamp(min=0)).exp()
+            weights = (scores - by(scores)).exp()
             return weights @ v / weights.sum(-1, keepdim=True)
 
         return attend, None
 
-    wrong_on = OtherInputs().wrong_on(table().find("matmul"), problem(mask="none"), 0, build)
-    assert wrong_on.startswith("sunk: ") and "not finite" in wrong_on
+    return build
+
+
+@pytest.mark.parametrize(
+    ("by", "kind"),
+    [
+        (lambda scores: scores.amax(-1, keepdim=True).clamp(min=0), "sunk"),  # begins at zero
+        (lambda scores: scores.amax((1, 3), keepdim=True), "peaky"),  # of all heads of a query
+    ],
+)
+def test_a_wrong_maximum_is_wrong_where_scores_lie_far_below_it(by, kind):
+    many = problem(mask="none", heads=8, kv_heads=8)
+    wrong_on = OtherInputs().wrong_on(table().find("matmul"), many, 0, shifted(by))
+    assert wrong_on.startswith(f"{kind}: ") and "not finite" in wrong_on
 
 
 def test_a_variant_is_tried_once_for_all_lengths(monkeypatch):
