@@ -14,7 +14,8 @@ from attnbench.gate.inputs import make
 from attnbench.gate.oracle import compare, exact, recomputed, sample_rows, softmax_define
 from attnbench.gate.reference import defined, judge
 from impls.lowrank.mean_v import definition as mean_definition
-from impls.problem import INPUTS
+from impls.masks import Mask
+from impls.problem import INPUTS, Problem
 from tests.brute import bias, saved, visible
 
 MASKS = (
@@ -138,6 +139,31 @@ def test_both_plain_forms_and_what_is_wanted_are_the_dense_form(truth, mask):
         near(softmax.want[name], one)
 
 
+@pytest.mark.parametrize("mask", ["causal", "padding:0,11"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("rows", [8, 24])
+def test_plain_errors_are_about_the_dtypes_spacing(truth, monkeypatch, dtype, mask, rows):
+    monkeypatch.setattr(reference, "PLAIN_SCORES", rows * 2 * 4 * 24)  # of so many rows
+    problem = truth.problem(mask, dtype=dtype, phase="train", **GROUPED)
+    plain = judge(problem, make(problem, 0), 0).softmax.plain
+    assert set(plain) == set(ALL)
+    for name, error in plain.items():
+        assert 0.05 < error.relative / EPSILON[dtype] < 10, name
+        assert error.worst_row >= error.relative
+
+
+@pytest.mark.parametrize("mask", ["causal", "alibi", "padding:9,24", "padding:9,24+alibi"])
+def test_heads_computed_together_are_those_computed_one_by_one(truth, monkeypatch, mask):
+    problem = truth.problem(mask, heads=4, kv_heads=2, phase="train")
+    inputs, rows = make(problem, 0), torch.tensor([0, 3, 11, 23])
+    dout = torch.randn(2, 4, 4, 8, generator=torch.Generator().manual_seed(0))
+    alone = exact(problem, *inputs.values(), rows, dout)
+    for many in (2, 3, 4):
+        monkeypatch.setattr(oracle, "_heads_at_once", lambda *_, many=many: many)
+        for got, want in zip(exact(problem, *inputs.values(), rows, dout), alone, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
 def test_the_upstream_gradient_is_zero_outside_the_judged_rows(truth, monkeypatch):
     monkeypatch.setattr(reference, "EVERY_SCORES", 0)
     problem = truth.problem(q_len=400, kv_len=16, phase="train", dtype="bfloat16")
@@ -165,6 +191,16 @@ def test_a_definition_is_computed_in_float64_with_its_gradients(truth):
     assert not own.want["dk"].any()
     assert 0.02 < own.plain["forward"].relative / EPSILON["bfloat16"] < 5
     assert compare(want.bfloat16(), own.want["forward"]).relative < EPSILON["bfloat16"]
+
+
+@pytest.mark.parametrize("length", [300, 5_000, 200_000])
+def test_the_rows_that_see_least_are_among_the_few(length):
+    problem = Problem(1, 4, 4, length, length, 8, 8, mask=Mask.parse("causal"))
+    rows = sample_rows(length, 256, 0)
+    few = reference.few_rows(problem, rows)
+    assert few[:2].tolist() == [0, 1] and few[-1] == length - 1
+    assert len(few.unique()) == len(few) and torch.isin(few, rows).all()
+    assert len(few) == min(len(rows), max(8, reference.PLAIN_SCORES // (4 * length)))
 
 
 def pair(dtype=torch.float32):

@@ -98,6 +98,22 @@ def test_two_sets_take_turns_under_signs_on_v_where_those_come_out(crooked):
     assert all(plain) is crooked
 
 
+def test_the_upstream_gradient_of_loaded_values_is_not_known_beforehand():
+    problem = SMALL.with_(phase="train")
+    one, values = timed(problem)
+    drawn = [values.dout]
+    for _ in range(3):
+        one.load(values)
+        one.run()
+        one.settle()
+        given, results = one.unseen
+        assert torch.equal(given.dout.abs(), values.dout.abs())
+        torch.testing.assert_close(results, results_of(problem, build(problem), given))
+        drawn.append(given.dout)
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(drawn, 2))
+    assert one.wrong() is None
+
+
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize(("at", "count"), [(1, 1), (7, 7), (1, 3), (2, 3)])
 def test_a_result_that_is_off_at_one_call_is_found(phase, at, count):
@@ -253,6 +269,19 @@ def test_what_was_taken_while_slow_is_thrown_away(slow, batches, longest, discar
         assert found.startswith(start)
     if slow == [LONG]:
         assert scene.waits == [0.05, 0.1, 0.2, 0.4, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "least"),
+    [(1e-5, 20), (0.01, 20), (0.1, 7)],  # 20 of the last would take two seconds
+)
+def test_a_gpu_gives_twenty_samples_at_the_least_where_they_are_cheap(seconds, least):
+    gpu = fake.FakeGpu()
+    clock = EventClock(gpu)
+    calls = SimpleNamespace(before=int, run=lambda: gpu.kernel(seconds), settle=int)
+    time = meter.measure_time(calls, clock, 0.0, [])
+    assert least <= time.n <= least + clock.batch
+    assert time.clocks == {"sm_mhz": pytest.approx(1000), "sm_mhz_min": pytest.approx(1000)}
 
 
 @pytest.mark.parametrize(("floor_s", "near"), [(1e-6, True), (4e-7, False), (None, False)])
