@@ -229,3 +229,9 @@ def test_a_line_for_several_problems_is_right_for_each(variant, masks, ends):
     problems = [problem(128, mask=mask) for mask in masks]
     found = lines_for(variant, problems)[-len(ends) :]
     assert all(map(str.endswith, found, ends))
+
+
+def test_no_line_for_a_model_names_what_a_model_can_not_ask_for():
+    p = problem(24, phase="decode", q_len=1, kv_dtype="int8")
+    assert "kv_dtype='int8'" in lines("cache.sdpa", p)[-1]
+    assert in_transformers("cache.sdpa", problems=[p]) == []
