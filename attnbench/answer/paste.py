@@ -227,8 +227,8 @@ def in_transformers(
     """Python by which all layers of a transformers model use this variant on these problems; none
     where a model can't hand it what it takes.
     """
-    problems = list(problems)
-    if _inputs_by_name(variant, tables) or any(p.kv_dtype for p in problems):
+    row = own_rows().get(variant.partition("?")[0])
+    if _inputs_by_name(variant, tables) or (row and "kv_dtype" in row.takes):
         return []
     if own := transformers_name(variant, problems):
         return [f'model.set_attn_implementation("{own}")']

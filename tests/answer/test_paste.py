@@ -180,3 +180,9 @@ def test_a_model_of_transformers_takes_what_is_pasted(variant):
     exec("\n".join(in_transformers(variant)), {"model": model})
     assert variant.split("?")[0].replace("flash", "FLASH") in model.config._attn_implementation
     assert torch.allclose(small.logits(model, question), expected, atol=1e-5)
+
+
+def test_no_line_for_a_model_names_what_a_model_can_not_ask_for():
+    p = problem(24, phase="decode", q_len=1, kv_dtype="int8")
+    assert "kv_dtype='int8'" in lines("cache.sdpa", p)[-1]
+    assert in_transformers("cache.sdpa", problems=[p]) == []
