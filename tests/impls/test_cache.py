@@ -8,7 +8,10 @@ import pytest
 import torch
 
 import attnbench
+from attnbench.core.record import Record, Status
 from attnbench.gate.gate import gate
+from attnbench.gate.inputs import make
+from attnbench.meter.memory import observe
 from impls.codes import dequantise
 from impls.dense import cache
 from impls.operators import KV_DTYPES, KV_SCALES
@@ -150,3 +153,17 @@ def test_a_call_in_python_names_the_cache():
         assert most / 30 < off < most
     with pytest.raises(attnbench.NotServed, match="sdpa takes no kv_dtype"):
         attnbench.attention("sdpa")(q, k, v, kv_dtype="int8")
+
+
+def test_the_meter_counts_the_bytes_that_are_kept():
+    """By hand: 2 heads in a batch of 2, keys of 16 and values of 12, 150 tokens."""
+    for row, changes, expected in (
+        ("cache.sdpa", {}, 4 * 150 * (16 + 4 + 12 + 4)),
+        ("cache.online", {"kv_dtype": "int4"}, 4 * 150 * (8 + 4 + 6 + 4)),
+        ("sdpa", {"kv_dtype": None, "kv_scale": None}, 4 * 150 * (16 + 12) * 4),
+    ):
+        p = decoding(dtype="float32", **changes)
+        memory = observe(p, both_forms(row, p)[0], make(p, 0), None, None).memory
+        assert memory.cache_bytes == expected
+        done = Record.of(TABLE.rows[row], p, Status.MEASURED, memory=memory)
+        assert done.bytes_a_token == expected / (2 * 150)
