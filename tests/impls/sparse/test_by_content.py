@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from impls.cost import softmax
 from impls.sparse import cost as costs
 from impls.sparse.lsh import Lsh, rotations
 from impls.sparse.routing import centroids
@@ -52,8 +53,8 @@ def test_blocks_of_queries_do_not_change_what_is_chosen(monkeypatch):
 
 def test_the_cost_is_that_of_softmax_forward_with_all_keys_and_less_with_few():
     problem = problem_of("causal", 37, head_dim=8, v_head_dim=8, dtype="float32")
-    assert costs.topk(problem, 37) == costs.window(problem)
-    assert costs.topk(problem, 4).bytes == costs.window(problem).bytes
+    assert costs.topk(problem, 37) == softmax(problem)
+    assert costs.topk(problem, 4).bytes == softmax(problem).bytes
     step = problem.with_(q_len=1, phase="decode")
     ends, keys, values = 2 * 4 * 16, 2 * 2 * 37 * 8, 2 * 2 * 4 * 8
     assert costs.topk(step, 4).bytes == 4 * (ends + keys + values)
