@@ -22,7 +22,7 @@ os.environ["XDG_DATA_HOME"] = DATA.name  # what was tuned on this machine is no 
 LONGEST = (
     "selfcheck/test_judge.py",
     "models/transformers/test_all_models.py",
-    "visit/test_visit.py",
+    "faults/test_variants.py",
     "models/test_lengths.py",
     "models/quality/test_pretrained_model.py",
     "sweep/test_cluster_nodes.py",

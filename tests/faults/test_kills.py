@@ -1,6 +1,7 @@
 """Killed at any moment: what was measured stays, nothing comes twice, no process is left."""
 
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -11,26 +12,10 @@ import pytest
 from attnbench.core.record import Status
 from attnbench.core.store import read_records
 from tests import processes
+from tests.faults import misbehaving
 from tests.faults.campaign import COMMAND, SMALL, records, started
 
 pytestmark = pytest.mark.slow
-ROWS = """
-import os, signal
-from impls.spec import Variant
-
-def honest(problem, n):
-    from impls.dense.einsum import build
-    return build(problem)
-
-def gives_nan(problem, n):
-    return lambda q, k, v: v * float("nan")
-
-def stands_still(problem, n):
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-ROWS = [Variant(name=f"c.{build}", title=build, family="c", build=f":{build}", operator="softmax",
-                options={"n": 0}) for build in ("honest", "gives_nan", "stands_still")]
-"""
 VARIANTS = [*(f"c.honest?n={n}" for n in range(1, 5)), "sdpa.cudnn", "c.gives_nan"]
 
 
@@ -56,14 +41,8 @@ def killed(seconds, *words, path=None):
     assert not path or records(path)[: len(before)] == before
 
 
-@pytest.fixture
-def tables(tmp_path):
-    """The words that name a file of rows, of which some misbehave."""
-    (file := tmp_path / "rows.py").write_text(ROWS)
-    return ["--table", file]
-
-
-def test_a_run_may_be_killed_again_and_again_and_every_cell_is_there_once(tmp_path, tables):
+def test_a_run_may_be_killed_again_and_again_and_every_cell_is_there_once(tmp_path):
+    tables = ["--table", shutil.copy(misbehaving.__file__, tmp_path)]
     words = [*VARIANTS, "--seq", "16,24", *SMALL, *tables, "--out", tmp_path / "out"]
     runs, chance = (tmp_path / "out").glob, random.Random(20261122)
     for seconds in (chance.uniform(0.1, 5.0), chance.uniform(0.1, 5.0), 6.0):
@@ -84,9 +63,9 @@ def test_a_run_may_be_killed_again_and_again_and_every_cell_is_there_once(tmp_pa
     assert all(status in wanted[name] for (name, _), status in ended.items()), ended
 
 
-def test_ctrl_c_twice_ends_at_once_what_is_stuck_and_leaves_nothing(tmp_path, tables):
+def test_ctrl_c_twice_ends_at_once_what_is_stuck_and_leaves_nothing(tmp_path):
     words = ["c.honest", "c.stands_still", "einsum", "--seq", "16", *SMALL]
-    words += [*tables, "--out", tmp_path / "out"]
+    words += ["--table", shutil.copy(misbehaving.__file__, tmp_path), "--out", tmp_path / "out"]
     runs = (tmp_path / "out").glob
     with running(*words) as run:
         processes.until(lambda: any(map(records, runs("*/2*"))), 120)
