@@ -1,4 +1,4 @@
-"""gated_delta and kda against attn-gym's token-by-token forms, and the gate on faults."""
+"""gated_delta and kda against two other projects' token-by-token forms, and the gate on faults."""
 
 import importlib
 import math
@@ -53,6 +53,20 @@ def by_attn_gym(name, p, q, k, v, g, beta, state=None):
     return out.transpose(1, 2), after.mT
 
 
+def by_transformers(name, p, q, k, v, g, beta, state=None):
+    """transformers', which computes in float32 and knows one scale."""
+    q, k, v, g, beta = (x.transpose(1, 2) for x in (q, k, v, g, beta))
+    module, function = {
+        "gated_delta": ("qwen3_next.modeling_qwen3_next", "torch_recurrent_gated_delta_rule"),
+        "kda": ("kimi_linear.modeling_kimi_linear", "recurrent_kimi_delta_attention"),
+    }[name]
+    if name == "kda":
+        q, k = (x.repeat_interleave(p.group, 2) for x in (q, k))
+    call = getattr(importlib.import_module(f"transformers.models.{module}"), function)
+    out, after = call(q, k, v, g, beta, initial_state=state, output_final_state=True)
+    return out.transpose(1, 2), after
+
+
 def check(got, want, most):
     """Equal by the norm."""
     off = (got.detach().double() - want.detach().double()).norm() / want.detach().norm()
@@ -62,13 +76,16 @@ def check(got, want, most):
 @pytest.mark.parametrize("state", [None, True])
 @pytest.mark.parametrize("length", [1, 45, 64, 67, 200])
 @pytest.mark.parametrize("name", ["gated_delta", "kda"])
-def test_output_state_and_gradients_are_those_of_attn_gym(name, length, state):
-    p, most = problem(length, state=state, scale=0.7), 1e-12
+@pytest.mark.parametrize("oracle", [by_attn_gym, by_transformers])
+def test_output_state_and_gradients_are_those_of_others(oracle, name, length, state):
+    one_scale = oracle is by_transformers
+    p = problem(length, state=state, **({} if one_scale else {"scale": 0.7}))
+    most = 1e-6 if one_scale else 1e-12
     leaves, by_place, by_name = drawn(name, p)
     attend, define = built(name, p)
     out, after = attend(*by_place, **by_name, return_state=True)
     twins = {n: x.detach().requires_grad_() for n, x in leaves.items()}
-    want, want_after = by_attn_gym(name, p, **twins)
+    want, want_after = oracle(name, p, **twins)
     plain = define(*by_place, torch.arange(length), **by_name)
     for got, other in ((out, want), (plain, want), (after, want_after)):
         check(got, other, most)
@@ -134,3 +151,18 @@ def test_the_gate_refuses(fault):
     honest, define = built("gated_delta", p)
     assert gate(judged, honest, define, 3).reason is None
     assert gate(judged, FAULTS[fault](p), define, 3).reason is not None
+
+
+@pytest.mark.parametrize("name", ["gated_delta", "kda"])
+def test_chunks_cost_in_proportion_to_the_length(name):
+    """By the additions and multiplications that torch counts."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    def work(length):
+        p = problem(length, phase="forward", dtype="float32")
+        _, by_place, by_name = drawn(name, p)
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            built(name, p)[0](*by_place, **by_name)
+        return counter.get_total_flops()
+
+    assert work(1024) < 4.1 * work(256)

@@ -152,6 +152,30 @@ def test_what_can_select_nothing_is_refused_in_a_sentence(label, reason):
         both_forms(label, problem("causal", 45))
 
 
+def test_costs_are_those_of_the_pairs_that_the_loops_visit():
+    p = problem("causal", 45, dtype="float32")
+    both, units = p.head_dim + p.v_head_dim, p.batch * p.heads
+    places = range(45)
+    blocks = sum(min(i // 8, 2) * 8 + i % 8 + 1 for i in places)
+    scored = sum(i // 8 for i in places)
+    assert cost(LABELS["moba"], p).flops == units * 2 * (both * blocks + p.head_dim * scored)
+    ended, near = sum((i + 1) // 8 for i in places), sum(min(i + 1, 5) for i in places)
+    four = sum(min(i // 8, 3) * 8 + i % 8 + 1 for i in places)
+    assert cost(LABELS["nsa"], p).flops == units * 2 * both * (ended + four + near)
+    taken, seen = sum(min(i + 1, 6) for i in places), sum(i + 1 for i in places)
+    indexer = 2 * p.batch * seen * 2 * (p.head_dim + 1)
+    assert cost(LABELS["dsa"], p).flops == units * 2 * both * taken + indexer
+    train = cost(LABELS["dsa"], p.with_(phase="train")).flops
+    assert train == 3 * units * 2 * both * taken + indexer
+    exact = cost("matmul", p)
+    assert cost("moba?block=8&top=6", p).flops - units * 2 * p.head_dim * scored == exact.flops
+    step = p.with_(q_len=1, phase="decode")
+    gates = 3 * units * p.item_bytes
+    assert cost(LABELS["nsa"], step).bytes == cost("matmul", step).bytes + gates
+    read = p.batch * (2 * (p.head_dim + 1) + 45 * p.head_dim) * p.item_bytes
+    assert cost(LABELS["dsa"], step).bytes == cost("matmul", step).bytes + read
+
+
 @pytest.mark.parametrize("label", ["moba?block=32", "nsa?block=32&top=4&window=64", "dsa?top=64"])
 def test_products_are_those_of_the_cost_and_attention_s_grow_with_the_length_alone(label):
     done: dict[str, list[int]] = {}
@@ -223,14 +247,40 @@ def nsa_of_fla(fla, q, k, v, g_cmp, g_slc, g_swa):
     return turned(out) + g_swa[..., None] * near
 
 
+def moba_of_fla(fla, q, k, v):
+    """Its attention over blocks that are picked; which ones, by means of whole blocks, is ours."""
+    own = torch.arange(q.shape[2])[:, None] // 8
+    means = torch.stack([block.mean(2) for block in k.split(8, 2)], 2)
+    likes = q @ means.repeat_interleave(q.shape[1] // k.shape[1], 1).mT
+    item = torch.arange(means.shape[2])
+    likes = likes.masked_fill(item == own, torch.inf).masked_fill(item > own, -torch.inf)
+    blocks = likes.topk(3, -1).indices
+    blocks = torch.where(blocks > own, -1, blocks)  # of the first tokens there are fewer
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    return turned(fla.naive_nsa_selection(*map(turned, (q, k, v, blocks)), block_size=8))
+
+
 def dsa_of_fla(fla, q, k, v, iq, ik, iw):
     return turned(fla.naive_dsa(*map(turned, (q, k, v)), iq, ik, iw, topk=6))
 
 
-@pytest.mark.parametrize("name", ["nsa", "dsa"])
+@pytest.mark.parametrize("name", ["nsa", "dsa", pytest.param("moba", marks=pytest.mark.slow)])
 def test_it_agrees_with_fla_s_plain_form(name):
     p = problem("causal", 45, heads=16, kv_heads=1, v_head_dim=16, dtype="float32")
-    by_others(fla_module(name), {"nsa": nsa_of_fla, "dsa": dsa_of_fla}[name], name, p)
+    forms = {"nsa": nsa_of_fla, "dsa": dsa_of_fla, "moba": moba_of_fla}
+    by_others(fla_module("nsa" if name == "moba" else name), forms[name], name, p)
+
+
+def dsa_of_attn_gym(modules, q, k, v, iq, ik, iw):
+    """Its indexer, and its gathered attention, whose keys are its values, to no window."""
+    indexer, gather = modules
+    picks = indexer.launch(iq, ik, iw, 6, True, 1)
+    sink = torch.full((q.shape[1],), -torch.inf)
+    scale = q.shape[-1] ** -0.5
+    out, _ = gather.gather_attn(
+        q, torch.zeros_like(k), k, picks, sink, None, None, 0, False, scale=scale
+    )
+    return out + 0 * v
 
 
 def test_an_indexer_may_have_other_heads_and_be_of_another_width():
@@ -244,3 +294,16 @@ def test_an_indexer_may_have_other_heads_and_be_of_another_width():
     torch.testing.assert_close(out, want, **CLOSE)
     with pytest.raises(CantBeDone, match="ik is"):
         attnbench.attention(LABELS["dsa"])(q, k, v, **more | {"ik": more["ik"][..., :4]})
+
+
+def test_dsa_agrees_with_attn_gym_s_indexer_and_gathered_attention():
+    kinds = ("indexer", "gather_attn")
+    modules = [importlib.import_module(f"attn_gym.sparse.{x}.impl.reference") for x in kinds]
+    p = problem("causal", 45, heads=16, kv_heads=16, v_head_dim=16, dtype="float32")
+    q, k, _ = drawn(LABELS["dsa"], p).qkv
+    more = drawn(LABELS["dsa"], p).arguments[1]
+    attend, _ = both_forms(LABELS["dsa"], p)
+    ours = differentiated(lambda q, kv: attend(q, kv, kv, **more), (q, k))
+    theirs = differentiated(lambda q, kv: dsa_of_attn_gym(modules, q, kv, kv, **more), (q, k))
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one - other).norm() < 1e-6 * other.norm()

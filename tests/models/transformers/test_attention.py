@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+import transformers
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 import impls
 from attnbench.answer.paste import spelled
+from attnbench.models import mask_of as known_masks
 from attnbench.models import transformers as ours
 from attnbench.models import wrong_level
 from attnbench.models.attention import NotServed, attention
@@ -33,6 +35,29 @@ def heads(q_len=6, kv_len=6):
 def said(terms, is_causal=False, q_len=6, kv_len=6):
     q, k, _ = heads(q_len, kv_len)
     return ours.joined_mask(terms, is_causal, q, k)
+
+
+def test_one_mask_is_looked_at_once_for_all_layers_of_a_step(monkeypatch):
+    look, looks = known_masks.mask_of, []
+    monkeypatch.setattr(known_masks, "mask_of", lambda *x: looks.append(x[0]) or look(*x))
+    model = made("llama", num_hidden_layers=7)
+    by(model, EINSUM, forward, asked(model, "left"))
+    assert len([x for x in looks if x is not None]) == 1
+
+
+@pytest.mark.parametrize("kind", ["causal_mask_function", "bidirectional_mask_function"])
+def test_such_a_mask_shares_no_memory_with_what_the_user_passes(kind):
+    padded = torch.ones(2, 6, dtype=torch.bool)
+    padded[:, :2] = False
+    rule = getattr(transformers.masking_utils, kind)
+    mask = ours.mask_as_eager(
+        batch_size=2, q_length=6, kv_length=6, mask_function=rule, attention_mask=padded,
+        allow_is_bidirectional_skip="bi" in kind,
+    )  # fmt: skip
+    before = mask.visible.clone()
+    assert not before.all()
+    padded[:] = True
+    assert torch.equal(mask.visible, before)
 
 
 def test_without_a_mask_every_key_is_seen_unless_the_call_says_causal():
@@ -125,6 +150,25 @@ def test_a_model_under_torch_compile_attends_outside_of_what_is_compiled():
     torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_causal_mask_reaches_the_variant_without_a_matrix_being_written(monkeypatch):
+    model = made("llama")
+    monkeypatch.setattr(ours.EagerMask, "numbers", lambda self: pytest.fail("it was written"))
+    same(model, CHUNKED, asked(model))
+
+
+@pytest.mark.parametrize(("q_len", "offset"), [(1, 0), (5, 3)])
+def test_the_numbers_of_a_mask_are_eagers(q_len, offset):
+    form = {"batch_size": 2, "q_length": q_len, "kv_length": 9, "q_offset": offset}
+    form["dtype"] = torch.bfloat16
+    mask, wanted = ours.mask_as_eager(**form), transformers.masking_utils.eager_mask(**form)
+    assert mask.shape == wanted.shape and mask.dtype == wanted.dtype
+    assert torch.equal(mask + 0, wanted)
+    q, k, v = (torch.randn(2, 4, n, 8).bfloat16() for n in (q_len, 9, 9))
+    attend = AttentionInterface()[EINSUM]
+    given, expected = (attend(nn.Module(), q, k, v, x)[0] for x in (mask, wanted))
+    assert torch.equal(given, expected)
+
+
 def test_what_a_model_writes_into_its_mask_is_heeded():
     mask = ours.mask_as_eager(batch_size=1, q_length=6, kv_length=6)
     mask[..., 0] = torch.finfo(torch.float32).min
@@ -178,7 +222,7 @@ def test_a_word_that_means_something_is_refused_by_its_name(asked, sentence):
         call(**asked)
 
 
-FULL = ("einsum", "chunked", "window.blocked")
+FULL = ("einsum", "matmul", "matmul.prescale", "chunked", "online", "window.blocked")
 COMPILED = pytest.param("flex", marks=pytest.mark.slow)
 """It has no backward on a CPU."""
 
@@ -200,6 +244,14 @@ def test_sinks_of_gpt_oss_are_served(variant, pad):
 def test_the_soft_cap_and_the_scale_of_gemma_2_are_served(variant, pad):
     model = made("gemma2", attn_logit_softcapping=2.0, query_pre_attn_scalar=9)
     asks = (forward, tokens) if pad == "left" or variant == "flex" else (forward, gradients, tokens)
+    same(model, f"attnbench:{variant}", asked(model, pad), asks)
+
+
+@pytest.mark.parametrize("pad", ["none", "left"])
+@pytest.mark.parametrize("variant", [*FULL[:-1], "sdpa"])
+def test_the_attention_of_qwen3_next_is_served_beside_its_delta_rule(variant, pad):
+    model = made("qwen3_next", layer_types=["linear_attention", "full_attention"])
+    asks = (forward, tokens) if pad == "left" else (forward, gradients, tokens)
     same(model, f"attnbench:{variant}", asked(model, pad), asks)
 
 
@@ -240,6 +292,13 @@ def test_keys_that_an_indexer_picks_are_the_mask(kind, variant):
     assert model.config.index_topk < asked(model)["input_ids"].shape[1]
     for pad, asks in (("none", (forward, gradients, tokens)), ("left", (forward, tokens))):
         same(model, f"attnbench:{variant}", asked(model, pad), asks)
+
+
+def test_queries_that_all_sequences_share_are_those_of_each():
+    q, k, v = torch.randn(1, 4, 3, 8), torch.randn(5, 4, 6, 8), torch.randn(5, 4, 6, 8)
+    attend = AttentionInterface()[EINSUM]
+    shared, each = (attend(Layer(), x, k, v, None)[0] for x in (q, q.repeat(5, 1, 1, 1)))
+    assert torch.equal(shared, each)
 
 
 def test_every_core_of_the_table_has_a_name_and_a_mask_with_it():
