@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 import impls
+from attnbench.core import machine
 from attnbench.core.record import Status
 from attnbench.sweep.plan import make_plan, problems
-from attnbench.sweep.presets import Preset
+from attnbench.sweep.presets import PRESETS, Preset
 from impls.problem import InvalidProblem
 from tests.machines import BOX, WITH_GPU
 from tests.sweep.build import PLAIN, plan, row
 
+H200 = replace(WITH_GPU, name="nvidia-h200", cores=16, compiler="/usr/bin/g++")
 TWO_GPUS = replace(WITH_GPU, gpus=WITH_GPU.gpus * 2)
 GRID = Preset("a grid", seq=("32",), heads=(4,), phase=("forward",))
 
@@ -80,6 +82,18 @@ def test_torchs_own_come_first_but_among_variants_that_are_named():
     assert first == sorted(first, key=lambda origin: origin != "torch") and len(set(first)) > 1
     named = make_plan(impls.table(), ("matmul", "sdpa"), grid, BOX).cells
     assert [c.variant.name for c in named] == ["matmul", "sdpa"]
+
+
+@pytest.mark.parametrize(("name", "minutes"), [("h200", 20), ("h200-quick", 5.5)])
+def test_by_the_plans_guesses_a_visit_fits_on_a_made_up_h200(monkeypatch, name, minutes):
+    there = {"torch": "2.11.0", "triton": "3.6.0", "transformers": "5.17.0"}
+    monkeypatch.setattr(machine, "version_of", there.get)
+    monkeypatch.setenv("CC", "cc")
+    cells = make_plan(impls.table(), (), PRESETS[name], H200).to_run
+    assert 0.5 * 60 * minutes < sum(c.guess_s for c in cells) < 60 * minutes
+    asked = {(c.variant.name, str(c.problem.mask)) for c in cells}
+    window = "window:1023,0"
+    assert {("flex", "causal"), ("flex", window), ("window.flex", window)} <= asked
 
 
 def test_without_a_world_those_rows_are_left_out_with_a_sentence():
