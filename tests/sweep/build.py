@@ -22,6 +22,7 @@ ONE = Preset("one", seq=("16",), heads=(1,), head_dim=(8,), phase=("forward",), 
 GRID = ONE.with_(seq=("16", "32"), phase=("forward", "train"), mask=("none",))
 MANY = GRID.with_(seq=("16", "32", "48", "64"))
 PLAIN = Preset("a grid", seq=("16",), heads=(2,), phase=("forward",))
+KNOWN = {"nodes": {"": {"ceilings": {}}}}
 HEADER = {"seed": 0, "budget_s": 0.01, "nodes": {"": {"ceilings": {"flops": {}}}}}
 
 
