@@ -89,14 +89,17 @@ def cases(
             *(("bfloat16", "causal", *GROUPED, LENGTH, d) for d in WIDTHS),
             *(("bfloat16", "causal", *extents) for extents in ODD),
         )
-    for (dtype, mask, heads, kv_heads, length, d), phase in itertools.product(shapes, phases):
+    caches = ("int8", "fp8") if "kv_dtype" in variant.takes else (None,)
+    for (dtype, mask, heads, kv_heads, length, d), phase, cache in itertools.product(
+        shapes, phases, caches
+    ):
         queries = 1 if decodes else length
         problem = Problem(1, heads, kv_heads, queries, length, d, d, dtype, Mask.parse(mask),
-                          phase, device="cuda")  # fmt: skip
+                          phase, device="cuda", kv_dtype=cache)  # fmt: skip
         if variant.supports(problem) is None:
             case = {
                 "row": variant.name, "phase": phase, "dtype": dtype, "mask": mask, "head_dim": d,
-                "heads": f"{heads}/{kv_heads}", "keys": length,
+                "heads": f"{heads}/{kv_heads}", "keys": length, "cache": cache,
             }  # fmt: skip
             yield problem, case, variant.options
             others = OPTIONS.get(variant.name, {})
