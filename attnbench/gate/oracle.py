@@ -129,10 +129,9 @@ def exact(
             ds = ds if slope is None else ds.mul_(slope)
             dq_x[own, :, block.at] = (ds @ k_in).mul_(problem.scale)
             dk_x[own, block.keys] += ds.flatten(1, 2).mT @ q_in.flatten(1, 2) * problem.scale
-    log_sums = lse[..., 0] if problem.lse else None
     entropy = torch.cat(shares)
     mean = float(entropy.sum() / max(1, len(entropy)))
-    result = Exact(out, entropy=mean, lse=log_sums)
+    result = Exact(out, entropy=mean, lse=lse[..., 0] if problem.lse else None)
     if dout is None:
         return result
     if problem.v_in_k:

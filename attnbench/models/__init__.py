@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnbench.core.disk import from_json
+from impls.errors import CantBeDone
 from impls.operators import further
 
 if TYPE_CHECKING:
@@ -27,6 +30,23 @@ def no_core(row: Variant) -> str | None:
         f"{row.label} {what}, and what is called with q, k and v is a core; 'attnbench list' "
         "shows which are"
     )
+
+
+def model_config(folder: Path, choices: str) -> dict[str, Any]:
+    """The configuration of a folder as transformers saves one; raises CantBeDone for what is none,
+    with the choices where there is no folder.
+    """
+    if not folder.is_dir():
+        raise CantBeDone(f"--model {folder}: no such folder; {choices}")
+    try:
+        config = from_json((folder / "config.json").read_text("utf-8"))
+    except FileNotFoundError:
+        raise CantBeDone(f"--model {folder} is no model: it has no config.json") from None
+    except (OSError, ValueError) as error:
+        raise CantBeDone(f"--model {folder}: its config.json can't be read: {error}") from None
+    if not isinstance(config, dict) or not config.get("model_type"):
+        raise CantBeDone(f"--model {folder} is no model: its config.json names no model_type")
+    return config
 
 
 def frames_out(between: tuple[str, ...]) -> int:

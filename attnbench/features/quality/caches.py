@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.core.evidence import Evidence
-from attnbench.core.format import counted
 from attnbench.core.machine import pace
 from attnbench.core.stats import CONFIDENCE, LEAST_MARGIN, VERDICT_CONFIDENCE
 from attnbench.features.quality.lm import (
@@ -28,6 +27,7 @@ from attnbench.features.quality.lm import (
     VariantPassages,
     earlier_rows,
     likelihood,
+    model_and_texts,
     needle_scores,
     open_lm,
     powers,
@@ -265,14 +265,7 @@ class CachePassages(VariantPassages):
 
 def notes(evidence: Evidence) -> Iterator[str]:
     """The model and its text, and the meaning of the words in the tables."""
-    made, options = evidence.made, evidence.made["wanted"]
-    threads = counted(made["settings"]["threads"], "thread")
-    yield (
-        f"{made['model']['name']}, {options['dtype']} on {options['device']}, {threads}; "
-        f"{options['passages']} passages of each length ({made['texts']['source']}, "
-        f"{made['texts']['digest']}, seed {options['seed']}), the same for all; the full cache is "
-        "transformers' own, in the model's dtype"
-    )
+    yield f"{model_and_texts(evidence)}; the full cache is transformers' own, in the model's dtype"
     yield (
         "the prompt is the original's; text, a continuation and questions after it are decoded "
         "token by token with the cache in place. likelihood: of a token of that text, over the "

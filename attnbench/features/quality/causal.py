@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from attnbench.core.disk import from_json
 from attnbench.features.quality.pretrained import require_transformers
+from attnbench.models import model_config
 from impls.errors import CantBeDone
 from impls.masks import Mask
 from impls.problem import InvalidProblem, Problem
@@ -114,16 +114,7 @@ def smollm2() -> ModelFiles:
 
 def in_folder(folder: Path, name: str) -> ModelFiles:
     """A folder as transformers saves one; raises CantBeDone for what is none."""
-    if not folder.is_dir():
-        raise CantBeDone(f"--model {folder}: no such folder; give {SMALL}, {SMOLLM2} or a folder")
-    try:
-        config = from_json((folder / "config.json").read_text("utf-8"))
-    except FileNotFoundError:
-        raise CantBeDone(f"--model {folder} is no model: it has no config.json") from None
-    except (OSError, ValueError) as error:
-        raise CantBeDone(f"--model {folder}: its config.json can't be read: {error}") from None
-    if not isinstance(config, dict) or not config.get("model_type"):
-        raise CantBeDone(f"--model {folder} is no model: its config.json names no model_type")
+    config = model_config(folder, f"give {SMALL}, {SMOLLM2} or a folder")
     if not any((folder / file).is_file() for file in TOKENIZERS):
         raise CantBeDone(
             f"--model {folder} has no tokenizer: one of {', '.join(TOKENIZERS)} belongs beside the "

@@ -367,15 +367,20 @@ def share_rank(a: VariantPassages, b: VariantPassages) -> bool:
     return mean is None or mean.low is None or mean.low <= TIED
 
 
-def notes(evidence: Evidence) -> Iterator[str]:
-    """The model and its text, and the meaning of the words in the tables."""
+def model_and_texts(evidence: Evidence) -> str:
+    """The model that was asked, where, and the passages."""
     made, options = evidence.made, evidence.made["wanted"]
     threads = counted(made["settings"]["threads"], "thread")
-    yield (
+    return (
         f"{made['model']['name']}, {options['dtype']} on {options['device']}, {threads}; "
         f"{options['passages']} passages of each length ({made['texts']['source']}, "
         f"{made['texts']['digest']}, seed {options['seed']}), the same for all"
     )
+
+
+def notes(evidence: Evidence) -> Iterator[str]:
+    """The model and its text, and the meaning of the words in the tables."""
+    yield model_and_texts(evidence)
     yield (
         "likelihood: of a token of text, over the original's (one over the ratio of perplexities); "
         "with KL and same, the interval that a rerun with as many other passages falls into, "
@@ -384,8 +389,9 @@ def notes(evidence: Evidence) -> Iterator[str]:
     distillations = [row["distilled"] for row in evidence.rows if row.get("distilled")]
     if distillations:
         least, most = (f(each["tokens"] for each in distillations) for f in (min, max))
+        seconds = evidence.made["wanted"]["distil_s"]
         yield (
-            f"distilled: after {options['distil_s']:,.0f} s in which the projections of q, k, v "
+            f"distilled: after {seconds:,.0f} s in which the projections of q, k, v "
             f"and the output learned the original's predictions, on {least:,} to {most:,} tokens "
             "of the text that are in no passage"
         )

@@ -14,11 +14,10 @@ import impls
 from attnbench.answer.paste import spelled
 from attnbench.command.progress import Progress
 from attnbench.command.terminal import say
-from attnbench.core.disk import from_json
 from attnbench.core.format import counted, roughly
 from attnbench.core.machine import Machine, pace, why_not
 from attnbench.core.process import Worker, WorkerLost
-from attnbench.models import wrong_level
+from attnbench.models import model_config, wrong_level
 from attnbench.sweep.plan import LONG, here
 from impls.errors import CantBeDone
 from impls.spec import DTYPES, Variant, listed
@@ -80,16 +79,7 @@ def check_folder(folder: Path) -> None:
     for package in ("torch", "transformers"):
         if importlib.util.find_spec(package) is None:
             raise CantBeDone(f"{package} is not installed: pip install 'attnbench[transformers]'")
-    if not folder.is_dir():
-        raise CantBeDone(f"--model {folder}: no such folder; give one that save_pretrained wrote")
-    try:
-        config = from_json((folder / "config.json").read_text("utf-8"))
-    except FileNotFoundError:
-        raise CantBeDone(f"--model {folder} is no model: it has no config.json") from None
-    except (OSError, ValueError) as error:
-        raise CantBeDone(f"--model {folder}: its config.json can't be read: {error}") from None
-    if not isinstance(config, dict) or not config.get("model_type"):
-        raise CantBeDone(f"--model {folder} is no model: its config.json names no model_type")
+    model_config(folder, "give one that save_pretrained wrote")
 
 
 def chosen_rows(arguments: argparse.Namespace, machine: Machine) -> list[Variant]:
