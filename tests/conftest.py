@@ -20,13 +20,18 @@ DATA = tempfile.TemporaryDirectory(prefix="attnbench-tests-")
 os.environ["XDG_DATA_HOME"] = DATA.name  # what was tuned on this machine is no test's
 
 LONGEST = (
+    "commits/test_own_repository.py",
+    "faults/test_faults.py",
+    "models/quality/test_small_lm.py",
+    "faults/test_variants.py",
+    "visit/test_visit.py",
     "selfcheck/test_judge.py",
     "models/transformers/test_all_models.py",
-    "faults/test_variants.py",
+    "models/quality/test_caches.py",
     "models/test_lengths.py",
     "models/quality/test_pretrained_model.py",
-    "sweep/test_cluster_nodes.py",
     "test_installation.py",
+    "sweep/test_cluster_nodes.py",
 )
 """The files whose slow tests take longest, by the time that they take."""
 

@@ -82,7 +82,6 @@ def verdicts(found):
 @pytest.mark.parametrize(
     ("kernels", "way"),
     [
-        ("flat", "declared"),
         ("flat", "a copy is installed"),
         ("src", "the work tree is installed"),
         ("src", "table"),
@@ -98,8 +97,7 @@ def test_a_commit_that_is_slower_is_slower(kernels, few, site, way):
         kernels.commit("rows in a file", times=1)
         kernels.commit("thirty times again", times=30)
         tables = ["kernels.py"]
-    if way != "declared":
-        site(kernels, editable=way != "a copy is installed")
+    site(kernels, editable=way != "a copy is installed")
     (cell,) = compared(kernels, tables=tables).cells
     assert cell.comparison is not None, cell
     assert (cell.variant, cell.comparison.ratio > 3) == ("my.good", True)

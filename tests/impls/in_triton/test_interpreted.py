@@ -73,13 +73,23 @@ def test_flash_is_softmax_attention(mask, changes, dtype, fused):
     assert ("not deterministic" in attend.note()) == fused
 
 
-@pytest.mark.parametrize(
-    "settings", [{"softcap": 2.0}, {"sinks": True}, {"scale": 1.0, "softcap": 5.0, "sinks": True}],
-    ids=str,
-)  # fmt: skip
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("dtype", WAYS)
-@pytest.mark.parametrize("mask", ["causal", "window:9,4"])
+CAPPED, SUNK, BOTH = (
+    {"softcap": 2.0},
+    {"sinks": True},
+    {"scale": 1.0, "softcap": 5.0, "sinks": True},
+)
+PAIRS = [
+    ("causal", "float32", False, CAPPED),
+    ("window:9,4", "float16", True, CAPPED),
+    ("causal", "float16", False, SUNK),
+    ("window:9,4", "float32", True, SUNK),
+    ("causal", "float32", True, BOTH),
+    ("window:9,4", "float16", False, BOTH),
+]
+"""Any two of a mask, a dtype, a way back and settings meet in one of them."""
+
+
+@pytest.mark.parametrize(("mask", "dtype", "fused", "settings"), PAIRS, ids=str)
 def test_flash_takes_a_scale_a_soft_cap_and_sinks(mask, dtype, fused, settings):
     p = problem(mask, dtype=dtype, batch=2, heads=4, kv_heads=2, **settings)
     blocks = {**BLOCKS, "queries": ""} if fused else BLOCKS

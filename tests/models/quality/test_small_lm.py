@@ -1,7 +1,10 @@
 """``quality lm`` as its users call it, on the model in the repository."""
 
+import io
 import json
-from itertools import pairwise
+import tempfile
+from contextlib import redirect_stdout
+from itertools import permutations
 
 import pytest
 
@@ -10,20 +13,34 @@ from attnbench.features.quality import causal
 from tests.models.quality.test_lm import ROWS
 
 pytestmark = pytest.mark.slow
+NAMES = ("topk", "linear.elu", "dilated")
 
 
-@pytest.fixture
-def quality(tmp_path, capsys):
+@pytest.fixture(scope="module")
+def quality(tmp_path_factory):
     """The exit status and the data of a call."""
-    table = tmp_path / "rows.py"
-    table.write_text(ROWS)
+    folder = tmp_path_factory.mktemp("quality")
+    (folder / "rows.py").write_text(ROWS)
+    common = ["--table", folder / "rows.py", "--threads", 1, "--json"]
 
     def call(*words):
-        common = ["--table", table, "--out", tmp_path / "out", "--threads", 1, "--json"]
-        status = cli.main(["quality", "lm", *map(str, [*words, *common])])
-        return status, json.loads(capsys.readouterr().out)
+        out = tempfile.mkdtemp(dir=folder)
+        with redirect_stdout(io.StringIO()) as printed:
+            status = cli.main(["quality", "lm", *map(str, [*words, *common, "--out", out])])
+        return status, json.loads(printed.getvalue())
 
     return call
+
+
+@pytest.fixture(scope="module")
+def runs(quality):
+    """By seed, the results of a call on passages of its own."""
+    made = []
+    for seed in range(6):
+        status, found = quality(*NAMES, "again", "--model", "small", "--seed", seed)
+        assert status == 0
+        made.append(results(found))
+    return made
 
 
 def results(found):
@@ -38,26 +55,21 @@ def test_a_lie_among_others_is_found_and_the_others_are_measured(quality):
     assert status == 1 and by_name == {"sdpa": "measured", "topk": "measured", **lies}
 
 
-def test_a_variant_against_itself_is_never_told_apart(quality):
+def test_a_variant_against_itself_is_never_told_apart(runs):
     """By what it predicts, and by what it takes."""
-    for seed in range(6):
-        words = ("linear.elu", "again", "--model", "small", "--passages", 3, "--seed", seed)
-        status, found = quality(*words)
-        both = results(found)
-        assert status == 0 and both["linear.elu"]["more"]["rank"] == both["again"]["more"]["rank"]
+    for both in runs:
+        assert both["linear.elu"]["more"]["rank"] == both["again"]["more"]["rank"]
         step, other = (both[name]["step"] for name in ("linear.elu", "again"))
         assert step["low"] <= other["high"] and other["low"] <= step["high"]
 
 
-def test_other_passages_give_figures_within_the_intervals_nine_times_of_ten(quality):
-    words = ("topk", "linear.elu", "dilated", "--model", "small")
-    runs = [results(quality(*words, "--seed", seed)[1]) for seed in range(8)]
+def test_other_passages_give_figures_within_the_intervals_nine_times_of_ten(runs):
     held = [
         first[name]["scores"]["likelihood"]["low"]
         <= other[name]["scores"]["likelihood"]["value"]
         <= first[name]["scores"]["likelihood"]["high"]
-        for first, other in pairwise(runs)
-        for name in ("topk", "linear.elu", "dilated")
+        for first, other in permutations(runs, 2)
+        for name in NAMES
     ]
     assert sum(held) >= 0.9 * len(held), held
 
