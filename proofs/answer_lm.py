@@ -18,16 +18,25 @@ class LanguageModel:
     def __init__(self, variants: Evidence, caches_: Evidence) -> None:
         groups = {group.setting: group for group in lm.results(variants)}
         self.passages = groups[f"passages of {TOKENS:,} tokens"]
+        self.mixed = groups[f"hybrids, {TOKENS:,} tokens"].judged()
         self.needles = {r.variant: r for r in groups[f"needles in {TOKENS:,} tokens"].results}
         self.caches = next(g for g in caches.results(caches_) if f"{TOKENS:,}" in g.setting)
 
     def variants(self) -> Iterator[tuple[str, ...]]:
         """Each, what it computes, and its figures."""
         for r in (*self.passages.results[:1], *self.passages.judged()):
-            needles = lm_cell(self.needles[r.variant].scores["found"])
-            token = r.more.get("of a token")
-            times = two(r.step), two(token if isinstance(token, QualityFigure) else None)
-            yield f"`{r.variant}`", r.computes, self._likelihood(r), needles, *times
+            yield f"`{r.variant}`", r.computes, *self._figures(r)
+
+    def hybrids(self) -> Iterator[tuple[str, ...]]:
+        """Each that leaves some layers exact, and its figures."""
+        for r in self.mixed:
+            yield r.variant, *self._figures(r)
+
+    def _figures(self, r: Result) -> tuple[str, ...]:
+        needles = lm_cell(self.needles[r.variant].scores["found"])
+        token = r.more.get("of a token")
+        times = two(r.step), two(token if isinstance(token, QualityFigure) else None)
+        return self._likelihood(r), needles, *times
 
     def each_cache(self) -> Iterator[tuple[str, ...]]:
         """Each and its figures."""
@@ -90,7 +99,8 @@ class LanguageModel:
     def faster(self) -> list[Result]:
         """Variants that aren't exact and gain time by their mean, the most likely first."""
         some = [r for r in self.passages.judged() if r.computes != "softmax"]
-        return [r for r in some if r.step and r.step.value < 1]
+        gain = [r for r in (*some, *self.mixed) if r.step and r.step.value < 1]
+        return sorted(gain, key=lambda r: -r.scores["likelihood"].value)
 
     def smaller(self, family: str) -> list[Result]:
         """Caches of a family that hold fewer bytes, the most likely first."""

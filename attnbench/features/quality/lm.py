@@ -208,10 +208,11 @@ def results(evidence: Evidence) -> list[ResultGroup]:
             continue
         groups.append(likelihood_group(f"passages of {seq:,} tokens", own, some))
         ratios = evidence.made["wanted"].get("hybrid", ())
-        if mixed := [each.hybrid(n) for each in some for n in ratios if each.has_hybrids]:
+        mixed = [each.hybrid(n) for each in some for n in ratios if each.has_hybrids]
+        if mixed:
             groups.append(likelihood_group(f"hybrids, {seq:,} tokens", own, mixed))
         needles = [Result(BASELINE, "softmax", "", scores=needle_scores(own))]
-        needles += [each.about(scores=needle_scores(each.rows)) for each in some]
+        needles += [each.about(scores=needle_scores(each.rows)) for each in (*some, *mixed)]
         at = f"needles in {seq:,} tokens"
         groups.append(ResultGroup(at, "found", NEEDLE_LEVEL, BASELINE, needles))
         if layers := evidence.made["wanted"]["layers"]:
