@@ -72,8 +72,8 @@ class Regime:
         """``batch 1, 4 heads of 64``: in words, what ``-b1-h4-d64`` would be."""
         p = self.like
         batch = f"{self.tokens:,} tokens a batch" if self.tokens else f"batch {p.batch}"
-        heads = f"{p.heads} heads" + f" on {p.kv_heads}" * (p.kv_heads != p.heads)
-        width = str(p.head_dim) + f"/{p.v_head_dim}" * (p.v_head_dim != p.head_dim)
+        heads = f"{p.heads} heads" + (f" on {p.kv_heads}" if p.kv_heads != p.heads else "")
+        width = str(p.head_dim) + (f"/{p.v_head_dim}" if p.v_head_dim != p.head_dim else "")
         return f"{batch}, {heads} of {width}"
 
     def words(self) -> list[str]:

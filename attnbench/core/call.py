@@ -98,7 +98,7 @@ class CallForm(msgspec.Struct, frozen=True, omit_defaults=True):
             return "is_causal=True" if self.is_causal else "no mask"
         kind = self.mask_type or ("boolean" if self.mask.dtype == "bool" else self.mask.dtype)
         text = f"a {kind} tensor {'x'.join(map(str, self.mask.shape))}"
-        return text + " and is_causal=True" * self.is_causal
+        return text + (" and is_causal=True" if self.is_causal else "")
 
     def words(self) -> list[str]:
         """What is to be known of it, besides its mask."""
@@ -113,7 +113,7 @@ class CallForm(msgspec.Struct, frozen=True, omit_defaults=True):
             some.append(f"{', '.join(BACKENDS[x] for x in self.disabled)} switched off")
         if self.returns:
             what = RETURNS.get(self.returns, self.returns)
-            some.append(f"returns its {what}" + ", which nobody reads" * self.unread)
+            some.append(f"returns its {what}" + (", which nobody reads" if self.unread else ""))
         if self.gradient and not self.asked:
             some.append("gradients are on and nobody asks for one")
         return some

@@ -38,7 +38,7 @@ def _in_units(value: float, units: Mapping[str, float]) -> str:
 
 def counted(n: int, noun: str) -> str:
     """``1 cell``, ``3 cells``"""
-    return f"{n} {noun}{'s' * (n != 1)}"
+    return f"{n} {noun}{'s' if n != 1 else ''}"
 
 
 def first_few(some: Sequence[str], most: int) -> str:
@@ -152,7 +152,7 @@ def name_and_kind(variant: str, computes: str) -> str:
     """``linear.elu (its own operator, not softmax)``; exact softmax has its name alone."""
     if computes in ("", "softmax"):
         return variant
-    return f"{variant} ({computes}{', not softmax' * ('softmax' not in computes)})"
+    return f"{variant} ({computes}{', not softmax' if 'softmax' not in computes else ''})"
 
 
 def name_with_star(variant: str, computes: str) -> str:

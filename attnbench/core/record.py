@@ -188,14 +188,14 @@ class Determinism(Part, frozen=True):
     def words(self) -> str:
         """``same bits``, or where they differ: a few words for a table."""
         if self.repeats is None:
-            return "not tried" + f": {self.why}" * bool(self.why)
+            return "not tried" + (f": {self.why}" if self.why else "")
         if not self.repeats:
             return "not over repeats"
         across = {"batches": self.batch, "places": self.place}
         if differ := [name for name, same in across.items() if same is False]:
             return f"not across {' or '.join(differ)}"
         if None in across.values():
-            return "same bits over repeats; batch not tried" + f": {self.why}" * bool(self.why)
+            return "same bits over repeats; batch not tried" + (f": {self.why}" if self.why else "")
         return "same bits"
 
 

@@ -45,7 +45,7 @@ class RunFolder:
         """
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         for attempt in range(100):
-            path = out / machine / (stamp + f"-{attempt}" * bool(attempt))
+            path = out / machine / (stamp + (f"-{attempt}" if attempt else ""))
             try:
                 path.mkdir(parents=True)
             except FileExistsError:

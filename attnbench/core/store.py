@@ -206,5 +206,5 @@ def _schema(line: bytes) -> int:
 
 def numbered(numbers: Collection[int]) -> str:
     """Lines by their numbers, in words; of many, the first."""
-    plural = "s" * (len(numbers) > 1)
+    plural = "s" if len(numbers) > 1 else ""
     return f"line{plural} {first_few([*map(str, sorted(numbers))], NAMED)}"

@@ -428,4 +428,4 @@ def check_nothing_left(before: Collection[threading.Thread]) -> None:
     left = [thread for thread in counted_threads() if thread not in before]
     if left:
         names = ", ".join(thread.name for thread in left)
-        raise Wrong(f"it left {len(left)} thread{'s' * (len(left) > 1)} running: {names}")
+        raise Wrong(f"it left {len(left)} thread{'s' if len(left) > 1 else ''} running: {names}")

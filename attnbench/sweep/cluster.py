@@ -196,7 +196,7 @@ def _places(ray: ModuleType, device: str | None) -> Iterator[Node]:
         )
         for number, resources in enumerate(requests):
             name = f"node {node['NodeManagerAddress']} ({node['NodeID'][:6]})"
-            name += f" GPU {number}" * (len(requests) > 1)
+            name += f" GPU {number}" if len(requests) > 1 else ""
             actor = ray.remote(**resources, scheduling_strategy=strategy, max_restarts=0)(Place)
             yield name, actor.remote()
             count += 1

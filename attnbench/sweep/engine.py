@@ -136,7 +136,7 @@ def _printable(record: Record) -> Record:
     """The record without control characters: its texts come from what is measured."""
     texts = {}
     for name in ("reason", "remedy", "note", "detail"):
-        allowed = "\n\t" * (name == "detail")
+        allowed = "\n\t" if name == "detail" else ""
         text = getattr(record, name)
         texts[name] = "".join(c if c.isprintable() or c in allowed else "?" for c in text)
     return record.with_(**texts)

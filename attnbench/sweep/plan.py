@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import structs
 
 from attnbench.core import gpu as nvml
-from attnbench.core.format import counted, key_values, roughly
+from attnbench.core.format import counted, first_few, key_values, roughly
 from attnbench.core.machine import Gpu, Machine, gpu_warnings, pace, why_not
 from attnbench.core.record import Record, Status, cell_key
 from attnbench.core.tuned import TunedOptions
@@ -32,9 +32,8 @@ def spread(variants: Sequence[Variant], world: int, device: str, machine: Machin
     """
     if world > 1 and not any(row.ranks for row in variants):
         raise InvalidProblem(
-            f"--world {world} says nothing of {', '.join(row.label for row in variants[:3])}"
-            f"{', …' * (len(variants) > 3)}: each runs in one process; leave it out, or name one "
-            "that runs over several, such as ring"
+            f"--world {world} says nothing of {first_few([row.label for row in variants], 3)}: each "
+            "runs in one process; leave it out, or name one that runs over several, such as ring"
         )
     there, what = (machine.cores, "core") if device == "cpu" else (max(len(machine.gpus), 1), "GPU")
     rows = []

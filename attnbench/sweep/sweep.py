@@ -135,7 +135,7 @@ def _described(
     nodes, leg = folder.header.setdefault("nodes", {}), len(folder.header.get("legs", ())) + 1
     dtypes, there = sorted({c.problem.dtype for c in plan.to_run}), []
     for slot in slots:
-        slot.node += f"{APART}{leg}" * (leg > 1)
+        slot.node += f"{APART}{leg}" if leg > 1 else ""
         if slot.node not in nodes:
             question = {"ceilings": dtypes, "device": slot.device}
             try:

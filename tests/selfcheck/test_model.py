@@ -219,29 +219,46 @@ def test_the_verb_checks_a_trained_model_in_a_process_of_its_own():
     assert names == ["eager", "sdpa", "flex_attention", "attnbench:chunked"]
 
 
-def test_an_implementation_that_ends_the_process_costs_its_own_results_alone():
-    class Dying:
-        def messages(self, question, limit_s):
-            name = question.get("implementation")
-            if name is None:
-                yield {"facts": {"batches": ["plain", "packed"]}}
-                return
-            yield {"result": {"implementation": name, "batch": "plain", "status": "agrees"}}
-            if name == "bad":
-                raise WorkerLost("the worker died of SIGSEGV", "")
-            yield {"result": {"implementation": name, "batch": "packed", "status": "agrees"}}
+class Ending:
+    """A worker that ends with an error after a batch of one implementation."""
 
-    questions = [{}, {"implementation": "bad"}, {"implementation": "good"}]
+    def __init__(self, name, error):
+        self.name, self.error = name, error
+
+    def messages(self, question, limit_s):
+        name = question.get("implementation")
+        if name is None:
+            yield {"facts": {"batches": ["plain", "packed"]}}
+            return
+        yield {"result": {"implementation": name, "batch": "plain", "status": "agrees"}}
+        if name == self.name:
+            raise self.error
+        yield {"result": {"implementation": name, "batch": "packed", "status": "agrees"}}
+
+
+def checked_by(worker):
+    """The check of two implementations, and how each ended."""
+    questions = [{}, {"implementation": "first"}, {"implementation": "second"}]
     with Progress() as progress:
-        check = check_model(questions, Dying(), progress)
-    ends = [(row["implementation"], row["batch"], row["status"]) for row in check.results]
+        check = check_model(questions, worker, progress)
+    return check, [(row["implementation"], row["batch"], row["status"]) for row in check.results]
+
+
+def test_an_implementation_that_ends_the_process_costs_its_own_results_alone():
+    check, ends = checked_by(Ending("first", WorkerLost("the worker died of SIGSEGV", "")))
     assert ends == [
-        ("bad", "plain", "agrees"),
-        ("bad", "packed", "refused"),
-        ("good", "plain", "agrees"),
-        ("good", "packed", "agrees"),
+        ("first", "plain", "agrees"),
+        ("first", "packed", "refused"),
+        ("second", "plain", "agrees"),
+        ("second", "packed", "agrees"),
     ]
-    assert check.row("bad", "packed")["reason"] == "the worker died of SIGSEGV"
+    assert check.row("first", "packed")["reason"] == "the worker died of SIGSEGV"
+    assert not check.stopped
+
+
+def test_what_was_checked_before_ctrl_c_is_kept():
+    check, ends = checked_by(Ending("second", KeyboardInterrupt()))
+    assert check.stopped and ends == [("first", b, "agrees") for b in ("plain", "packed")]
 
 
 def test_bad_input_is_a_sentence(tmp_path):

@@ -125,7 +125,7 @@ def _answer(standing: Standing | None) -> Styled | None:
     if standing is None or standing.answer is None:
         return None
     answer = standing.answer
-    marks = "=" * bool(answer.equal) + "?" * bool(answer.flags)
+    marks = ("=" if answer.equal else "") + ("?" if answer.flags else "")
     return Styled(answer.winner, BOLD, f"{ms(answer.time.median_s)} {marks}".strip())
 
 
@@ -281,7 +281,9 @@ def _footnotes(records: Sequence[Record]) -> Iterator[str]:
     cells: dict[tuple[str, str], list[str]] = {}
     for record in records:
         flags, doubts = (record.time.flags, record.time.doubts) if record.time else ((), ())
-        remarks = [(f"{'! ' * (flag in doubts)}{flag.split(':')[0]}: ", "") for flag in flags]
+        remarks = [
+            (f"{'! ' if flag in doubts else ''}{flag.split(':')[0]}: ", "") for flag in flags
+        ]
         if made_of := parts(record):
             remarks.append(("", f": {made_of}"))
         d, energy = record.determinism, record.energy
@@ -290,7 +292,7 @@ def _footnotes(records: Sequence[Record]) -> Iterator[str]:
         if energy is not None and energy.why:
             remarks.append(("no energy: ", f": {energy.why}"))
         if record.status is not Status.MEASURED:
-            remedy = f" → {record.remedy}" * bool(record.remedy)
+            remedy = f" → {record.remedy}" if record.remedy else ""
             remarks.append((f"{record.status}: ", f": {record.reason}{remedy}"))
         for each in remarks:
             cells.setdefault(each, []).append(f"{record.variant} on {record.problem}")

@@ -50,6 +50,8 @@ class ModelCheck:
 
     facts: Mapping[str, Any]
     results: list[Row] = field(default_factory=list)
+    stopped: bool = False
+    """Whether it was stopped before its end."""
 
     @property
     def implementations(self) -> list[str]:
@@ -58,7 +60,7 @@ class ModelCheck:
 
     def to_dict(self) -> Row:
         """As JSON has it."""
-        return {"model": self.facts, "results": self.results}
+        return {"model": self.facts, "results": self.results, "stopped": self.stopped}
 
     def row(self, implementation: str, batch: str) -> Row:
         """The result of one on a batch."""
@@ -132,7 +134,7 @@ def questions(arguments: argparse.Namespace, machine: Machine) -> list[Row]:
 
 
 def check_model(some: Sequence[Row], worker: Worker, progress: Progress) -> ModelCheck:
-    """Ask the process; raises CantBeDone for a model that can't be checked."""
+    """Ask the process, until Ctrl-C; raises CantBeDone for a model that can't be checked."""
     about, *others = some
     progress.expect([LOAD_S * pace(), *[EACH_S * pace()] * len(others)])
     count = counted(len(others), "implementation")
@@ -147,7 +149,11 @@ def check_model(some: Sequence[Row], worker: Worker, progress: Progress) -> Mode
     check = ModelCheck(first["facts"])
     for question in others:
         progress.step(question["implementation"])
-        check.results += _results(question, worker, check.facts["batches"])
+        try:
+            check.results += list(_results(question, worker, check.facts["batches"]))
+        except KeyboardInterrupt:
+            check.stopped = True
+            break
     return check
 
 

@@ -79,7 +79,7 @@ class SelfCheck:
         """``ruler self-check: 34/34 on this machine``"""
         left = len(self.outcomes) - self.counted
         rest = f"; {left} could not be tried here" if left else ""
-        rest += "; stopped before its end" * self.stopped
+        rest += "; stopped before its end" if self.stopped else ""
         return f"ruler self-check: {self.caught}/{self.counted} on this machine{rest}"
 
     def to_dict(self) -> dict[str, Any]:

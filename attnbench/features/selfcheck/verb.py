@@ -169,4 +169,5 @@ def _check_model(options: argparse.Namespace) -> int:
         tidy.show(view.model_rows(result))
     else:
         view.show_model(result)
-    return int(any(row["status"] == "differs" for row in result.results))
+    differs = any(row["status"] == "differs" for row in result.results)
+    return INTERRUPTED if result.stopped else int(differs)

@@ -140,12 +140,16 @@ def _layers(result: tidy.Row, layers: Sequence[tidy.Row]) -> str:
     numbers = [str(each["layer"]) for each in result["layers"]]
     if len(numbers) == len(layers) > 1:
         return f"all {len(numbers)} layers"
-    return f"layer{'s' * (len(numbers) > 1)} {first_few(numbers, FEW_LAYERS)}"
+    return f"layer{'s' if len(numbers) > 1 else ''} {first_few(numbers, FEW_LAYERS)}"
 
 
 def _notes(check: ModelCheck) -> list[str]:
     """What is left out, and why."""
     notes = list(check.facts["notes"])
+    if check.stopped:
+        notes.append(
+            f"stopped before its end, after {counted(len(check.implementations), 'implementation')}"
+        )
     for word, field in (("not tried", "reason"), ("forward alone", "no_gradients")):
         some = [row for row in check.results if row.get(field)]
         by_name: dict[str, list[tidy.Row]] = {}

@@ -79,12 +79,12 @@ def table(
         here = Styled("yes", GOOD) if reason is None else Styled("no", BAD)
         about = row.title
         if why and reason is not None:
-            about = reason + f" → {remedy}" * bool(remedy)
-        about += f" ({UNTRIED})" * row.untried
+            about = reason + (f" → {remedy}" if remedy else "")
+        about += f" ({UNTRIED})" if row.untried else ""
         lines.append([row.name, row.family, row.computes, here, about])
         absent += reason is not None
     for bad in broken:
-        about = bad.reason + f" → {bad.remedy}" * bool(bad.remedy)
+        about = bad.reason + (f" → {bad.remedy}" if bad.remedy else "")
         lines.append([bad.name, "", "", Styled("broken", BAD), about])
     if not why:
         beside = (
@@ -123,7 +123,7 @@ def show_models(models: Iterable[Model]) -> None:
             shape = " ".join([f"h{kind.heads}/{kind.kv_heads}", width, kind.mask, *more])
             name = "" if number else model.name
             lines.append([name, kind.name, kind.layers, kind.operator, shape])
-        notes.append(f"{model.name}: {model.about}{'; ' * bool(model.note)}{model.note}")
+        notes.append(f"{model.name}: {model.about}{'; ' if model.note else ''}{model.note}")
         notes[-1] += f". Source: {model.source}"
     heads = columns("model", "kind", "layers", "operator", "a layer", right=["layers"])
     show_table(Table("", heads, lines, notes))
@@ -157,7 +157,7 @@ def show_variant(row: Variant, mathematics: str, reason: str | None, remedy: str
     besides = {n: spec for n, spec in computed.outputs.items() if n in row.parameters}
     facts |= {
         "inputs by name": "; ".join(
-            f"{name} [{', '.join(spec.axes)}]" + " if set" * (name in computed.further)
+            f"{name} [{', '.join(spec.axes)}]" + (" if set" if name in computed.further else "")
             for name, spec in by_name.items()
         ),
         "numbers": ", ".join(n for n in computed.numbers if n in row.parameters),
@@ -180,7 +180,9 @@ def show_variant(row: Variant, mathematics: str, reason: str | None, remedy: str
         ),
         "from": row.origin,
         "run": UNTRIED if row.untried else "",
-        "runs here": "yes" if reason is None else f"no: {reason}" + f" → {remedy}" * bool(remedy),
+        "runs here": "yes"
+        if reason is None
+        else f"no: {reason}" + (f" → {remedy}" if remedy else ""),
     }
     show_facts(facts.items())
 

@@ -298,7 +298,9 @@ def _one_of(some: Sums) -> Site:
     total = reduce(Site.plus, ordered)
     lengths = sorted({site.problem.kv_len for site in ordered})
     span = " to ".join(map(str, dict.fromkeys((lengths[0], lengths[-1]))))
-    note = f"stands for {len(some)} problems of {span} keys{' and more' * (len(some) >= MOST)}"
+    note = (
+        f"stands for {len(some)} problems of {span} keys{' and more' if len(some) >= MOST else ''}"
+    )
     notes = "; ".join(filter(None, (total.note, note)))
     several = len({str(site.problem.mask) for site in ordered}) > 1
     return replace(total, note=notes, changes=several or total.changes)
