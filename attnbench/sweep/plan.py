@@ -32,8 +32,8 @@ def spread(variants: Sequence[Variant], world: int, device: str, machine: Machin
     """
     if world > 1 and not any(row.ranks for row in variants):
         raise InvalidProblem(
-            f"--world {world} says nothing of {first_few([row.label for row in variants], 3)}: each "
-            "runs in one process; leave it out, or name one that runs over several, such as ring"
+            f"--world {world} says nothing of {first_few([row.label for row in variants], 3)}: "
+            "each runs in one process; leave it out, or name one that runs over several, like ring"
         )
     there, what = (machine.cores, "core") if device == "cpu" else (max(len(machine.gpus), 1), "GPU")
     rows = []
