@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 from transformers.utils import logging
 
+from attnbench.answer.paste import spelled
 from attnbench.models.attention import NotServed
 from attnbench.models.transformers import OTHERS
 
@@ -38,12 +39,15 @@ class SwappableModel:
         self._configs: dict[str, Any] = {}
 
     def use(self, name: str, only: Collection[int] | None = None) -> None:
-        """Put an attention into all layers, or into some; the others have their own."""
+        """Put an attention into all layers, or into some; the others have their own, by the name
+        under which it reads the mask that all layers get without writing it out.
+        """
         for module in self._sharers:
             module.config = self._config(name)
         if only is not None:
+            own = spelled(ORIGINAL) if self.original == ORIGINAL else self.original
             for number in set(range(len(self.layers))).difference(only):
-                self.layers[number].config = self._config(self.original)
+                self.layers[number].config = self._config(own)
 
     def _config(self, name: str) -> Any:
         if name not in self._configs:

@@ -25,6 +25,7 @@ from attnbench.features.quality.passages import (
     draw_passages,
 )
 from attnbench.features.quality.task import mean_figure
+from attnbench.models.transformers import EagerMask
 from impls.errors import CantBeDone
 
 SEQ, PASSAGES = 240, 3
@@ -246,6 +247,13 @@ def test_a_hybrid_is_the_model_with_the_last_of_so_many_layers_exact(measured):
         assert passage["hybrids"]["3"]["loss"] == pytest.approx(expected["loss"], rel=1e-5)
         assert passage["loss"] != pytest.approx(expected["loss"], rel=1e-3)
     assert measured("sdpa", hybrid=(3,))["passages"][0]["hybrids"] == {}
+
+
+def test_no_layer_of_a_hybrid_writes_its_mask_out(measured, monkeypatch):
+    """The time of an exact layer would be that of a kernel with a mask, which isn't the original's."""
+    monkeypatch.setattr(EagerMask, "numbers", lambda mask: pytest.fail("it was written"))
+    row = measured("linear.elu", hybrid=(3,))
+    assert row["status"] == "measured" and row["passages"][0]["hybrids"]["3"]["step_s"]
 
 
 def test_layers_are_tried_one_by_one(measured):
