@@ -44,7 +44,7 @@ class SwappableModel:
         """
         for module in self._sharers:
             module.config = self._config(name)
-        if only is not None:
+        if only is not None and name != self.original:
             own = spelled(ORIGINAL) if self.original == ORIGINAL else self.original
             for number in set(range(len(self.layers))).difference(only):
                 self.layers[number].config = self._config(own)
