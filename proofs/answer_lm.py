@@ -30,7 +30,7 @@ class LanguageModel:
     def hybrids(self) -> Iterator[tuple[str, ...]]:
         """Each that leaves some layers exact, and its figures."""
         for r in self.mixed:
-            yield r.variant, *self._figures(r)
+            yield f"`{r.variant}`", *self._figures(r)
 
     def _figures(self, r: Result) -> tuple[str, ...]:
         needles = lm_cell(self.needles[r.variant].scores["found"])
@@ -57,20 +57,27 @@ class LanguageModel:
         if nearest := best(self.faster(), lambda r: r.step.value if r.step else 1.0):
             found = self.needles[nearest.variant].scores["found"]
             gain = f"a pass in {two(nearest.step)} of the time"
-            yield "another attention", *self._advice(nearest, gain, found)
+            own = self.needles[lm.BASELINE].scores["found"]
+            yield "another attention", *self._advice(nearest, gain, found, own)
         else:
             yield "another attention", f"none of {len(self.passages.results) - 1}", *["–"] * 3, "no"
         for what, family in (("a cache in few bits", "few bits"), ("eviction", "eviction")):
             nearest = best(self.smaller(family), lambda r: r.memory or 1.0)
             assert nearest
             gain = f"{nearest.memory:.2f} of the bytes, a token in {two(nearest.step)} of the time"
-            yield what, *self._advice(nearest, gain, needles_of(nearest))
+            own = needles_of(self.caches.results[0])
+            yield what, *self._advice(nearest, gain, needles_of(nearest), own)
 
-    def _advice(self, r: Result, gain: str, found: QualityFigure) -> tuple[str, ...]:
+    def _advice(
+        self, r: Result, gain: str, found: QualityFigure, own: QualityFigure
+    ) -> tuple[str, ...]:
+        """``own``: the needles that the original finds."""
         slower = r.step is not None and r.step.value > 1
         yes = "yes, for its memory" if slower else "yes"
         words = {Judgement.KEEPS: yes, Judgement.OPEN: "not known", Judgement.LACKS: "no"}
         worth = words[r.scores["likelihood"].judge(lm.LEVEL)]
+        if found.high is not None and found.high < own.value:
+            worth = "no, it loses needles"
         return f"`{r.variant}`", gain, self._likelihood(r), lm_cell(found), worth
 
     def cache(self, name: str) -> Result:
@@ -85,10 +92,13 @@ class LanguageModel:
         yield "fp8 is slower", slower is not None and (slower.low or 0.0) > 1
         full = needles_of(self.caches.results[0])
         own = self.needles[lm.BASELINE].scores["found"].value
-        for r in self.passages.judged():
+        for r in (*self.passages.judged(), *self.mixed):
             if r.computes != "softmax":
+                lacks = r.scores["likelihood"].judge(lm.LEVEL) is not Judgement.KEEPS
+                yield f"{r.variant} is not known to keep the likelihood", lacks
+            if r.computes != "softmax" and r.step and r.step.value < 1:
                 found = self.needles[r.variant].scores["found"].value
-                yield f"{r.variant} in the language model loses needles", found < own
+                yield f"{r.variant} is faster and loses needles", found < own
         for r in self.smaller("eviction"):
             yield f"{r.variant} finds fewer needles", needles_of(r).value < full.value
 
