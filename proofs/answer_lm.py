@@ -96,9 +96,9 @@ class LanguageModel:
             if r.computes != "softmax":
                 lacks = r.scores["likelihood"].judge(lm.LEVEL) is not Judgement.KEEPS
                 yield f"{r.variant} is not known to keep the likelihood", lacks
-            if r.computes != "softmax" and r.step and r.step.value < 1:
-                found = self.needles[r.variant].scores["found"].value
-                yield f"{r.variant} is faster and loses needles", found < own
+        for r in self.faster():
+            found = self.needles[r.variant].scores["found"].value
+            yield f"{r.variant} is faster and loses needles", found < own
         for r in self.smaller("eviction"):
             yield f"{r.variant} finds fewer needles", needles_of(r).value < full.value
 

@@ -67,9 +67,8 @@ MOVED = r"row \d+ .* (moved|did not move) when key \d+ changed"
 OFF = "error of forward is"
 CHANGED = "its output was not what it was when it was judged"
 LATE = "after it had (been )?returned"
-UNDONE = (
-    f"{LATE}|{OFF}|{MOVED}|overwritten by a later call"  # on a busy machine it may be later still
-)
+UNDONE = f"{LATE}|{OFF}|{MOVED}|overwritten by a later call"
+"""On a busy machine work may be so late that a result is read first, or that other calls ran."""
 UNLIKE = "while something else was looked at"
 MEASURED, IMPLAUSIBLE, CRASHED = (
     {"status": status} for status in (Status.MEASURED, Status.IMPLAUSIBLE, Status.CRASHED)
