@@ -14,7 +14,9 @@ from attnbench.features.commits.asv_interface import CommitResults
 NAME = ("attention.time", "matmul", "128", "forward")
 
 
-@pytest.mark.parametrize(("after", "status"), [(None, 1), (0.0011, 0)])
+@pytest.mark.parametrize(
+    ("after", "status"), [(None, 1), pytest.param(0.0011, 0, marks=pytest.mark.slow)]
+)
 def test_what_fails_now_is_a_finding_and_asvs_own_verdict_is_shown(
     clone, asked, monkeypatch, capsys, after, status
 ):

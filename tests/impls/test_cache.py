@@ -29,6 +29,7 @@ def decoding(kv_dtype="int8", kv_scale="token", mask="causal", length=150, **cha
     return problem(mask, length, **{**kind, "q_len": 1, **changes})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kv_dtype, kv_scale", KINDS)
 @pytest.mark.parametrize("row", ROWS)
 def test_a_row_attends_over_what_its_cache_holds(row, kv_dtype, kv_scale):

@@ -121,6 +121,7 @@ def test_a_row_of_a_file_is_built_from_the_file_and_its_imports_stay_out_of_the_
     assert load_function(own.build)(Problem(), **own.chosen)(q, q, q).eq(2).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "says"),
     [("fake_pkg:build", ""), (":build", "leave --table out, or uninstall fake to try the file's")],
@@ -180,6 +181,7 @@ def test_a_file_is_a_module_of_its_own_and_is_read_again_after_it_raised(tmp_pat
     assert load_function(f"{file}:f")() == "mended now"
 
 
+@pytest.mark.slow
 def test_a_file_that_hangs_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(outside, "PATIENCE_S", 1)
     note = tmp_path / "pid"
@@ -210,6 +212,7 @@ def install(folder, name, code):
     return folder
 
 
+@pytest.mark.slow
 def test_an_entry_point_that_fails_costs_its_own_rows(tmp_path):
     """An import that exits, or ends its process."""
     exits, dies = "import sys\nsys.exit(0)", "import os\nos._exit(0)"

@@ -61,6 +61,7 @@ def test_what_passes_is_measured_and_says_everything(cells, phase):
     assert (record.seed, record.problem) == (3, problem) and record.kernels
 
 
+@pytest.mark.slow
 def test_building_is_paid_in_the_setup_and_not_in_the_time(cells):
     deed = "n == 1 and time.sleep(0.1); return inner(q, k, v)"
     slow = attending(deed).replace("    inner,", "    time.sleep(0.1)\n    inner,", 1)
@@ -159,6 +160,7 @@ PACKED = (  # by what k was at an address
 )
 
 
+@pytest.mark.slow
 def test_the_first_call_after_the_gate_is_not_too_early(cells, monkeypatch):
     """The gate makes so many calls, and nothing but the timed calls finds a cheat."""
 

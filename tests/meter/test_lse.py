@@ -87,7 +87,14 @@ def test_a_row_gives_the_log_sums_of_torch_and_their_gradient(row, p):
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", [n for n in ROWS if n != "sdpa.flash"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        n if n in ("einsum", "chunked?block=16") else pytest.param(n, marks=pytest.mark.slow)
+        for n in ROWS
+        if n != "sdpa.flash"
+    ],
+)
 def test_a_row_that_serves_it_is_measured_and_both_outputs_are_judged(cells, name, dtype):
     p = problem("causal+window:9,0", phase="train", dtype=dtype, sinks=True)
     record = cells.measure(impls.table().find(name), p, bits_s=1.0)
@@ -97,6 +104,7 @@ def test_a_row_that_serves_it_is_measured_and_both_outputs_are_judged(cells, nam
     assert probe(Job(impls.table().find(name), p), 10.0).status is Status.MEASURED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sinks", [None, True])
 def test_flex_closes_the_log_sums_that_torch_gives_on_another_device(sinks):
     """As it runs on CUDA, by torch's own formula in place of a compiled kernel."""

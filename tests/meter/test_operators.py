@@ -36,9 +36,7 @@ FORMS = {
 IN_EVERY_FORM = "kda"
 """It takes a decay a channel and a share; the other forms of the others are slow tests."""
 CELLS = [
-    (name, form)
-    if name == IN_EVERY_FORM or form in ("train", "decode")
-    else pytest.param(name, form, marks=pytest.mark.slow)
+    (name, form) if name == IN_EVERY_FORM else pytest.param(name, form, marks=pytest.mark.slow)
     for name in GATED
     for form in FORMS
 ]

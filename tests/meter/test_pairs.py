@@ -80,6 +80,7 @@ def scripted(logs, margin=0.01, **more):
     return structs.replace(paired(logs, margin, **more), **times)
 
 
+@pytest.mark.slow
 def test_the_margin_is_the_floor_of_calls_as_long(cells, monkeypatch):
     made = lambda a, b, rule, audit: scripted([0.0] * 40, rule.margin)  # noqa: E731
     monkeypatch.setattr(pairs, "compare_ready", made)
@@ -216,6 +217,7 @@ def test_a_variant_that_is_held_gives_as_many_samples_as_are_asked_for(cells):
     assert len(seconds) == 3 and all(0 < s < 1 for s in seconds)
 
 
+@pytest.mark.slow
 def test_a_variant_that_can_not_be_held_is_refused_in_a_sentence(cells, tmp_path):
     for variant in ("nothere", "sdpa.cudnn", "chunked?nothere=1"):
         assert HeldVariant().reply(cells.bench, hold(variant)).keys() & {"refused"}

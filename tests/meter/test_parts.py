@@ -29,6 +29,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "form"), CELLS)
 def test_a_row_that_selects_is_measured_in_parts_and_says_what_it_keeps(cells, name, form):
     problem = CAUSAL.with_(**FORMS[form])

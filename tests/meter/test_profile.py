@@ -53,6 +53,7 @@ def ran(profile, phase):
     return {row["name"].removeprefix("aten::"): row for row in found["operators"]}
 
 
+@pytest.mark.slow
 def test_phases_are_apart_and_work_is_that_of_operands(profiles):
     forward, backward = (ran(profiles["einsum train"], phase) for phase in ("forward", "backward"))
     assert "_softmax" in forward.keys() - backward.keys()

@@ -56,12 +56,17 @@ def sent(row, problem):
 @pytest.mark.parametrize(
     ("row", "more"),
     [
-        ("ring", {"phase": "train", "mask": Mask.parse("none"), "kv_heads": 2, "heads": 4}),
         ("ring", {"phase": "train", "mask": CAUSAL, "dtype": "bfloat16", "lse": True}),
-        ("ulysses", {"phase": "train", "dtype": "bfloat16", "v_head_dim": 16}),
         ("ring", {}),
+        *(
+            pytest.param(row, {"phase": "train", **more}, marks=pytest.mark.slow)
+            for row, more in (
+                ("ring", {"mask": Mask.parse("none"), "kv_heads": 2, "heads": 4}),
+                ("ulysses", {"dtype": "bfloat16", "v_head_dim": 16}),
+            )
+        ),
     ],
-    ids=["grouped", "log-sums", "bfloat16", "forward"],
+    ids=["log-sums", "forward", "grouped", "bfloat16"],
 )
 def test_what_is_right_is_measured_and_says_what_each_rank_did(planted, row, more):
     problem = planted.problem(**{"mask": CAUSAL, **more})
@@ -84,6 +89,7 @@ def test_what_is_right_is_measured_and_says_what_each_rank_did(planted, row, mor
         assert record.share_of_ceiling == pytest.approx(least / time.median_s)
 
 
+@pytest.mark.slow
 def test_two_variants_may_stand_ready_at_once(planted):
     problem = planted.problem(phase="train", mask=CAUSAL)
     rows = [impls.table().find(f"{name}?world=2") for name in ("ring", "ulysses")]

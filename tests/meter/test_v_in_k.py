@@ -33,6 +33,7 @@ FORMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_it_is_measured_in_every_form(cells, form):
     p = P.with_(**FORMS[form])

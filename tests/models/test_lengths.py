@@ -38,6 +38,7 @@ def check(attend, lengths, mask="none", again=1):
     assert torch._dynamo.config.get_config_copy() == config
 
 
+@pytest.mark.slow
 def test_more_lengths_than_torch_compiles_for_leave_the_programs_own_alone(users, monkeypatch):
     compile_without_inductor = functools.partial(torch.compile, backend="eager")
     monkeypatch.setattr(torch, "compile", compile_without_inductor)  # the limits are dynamo's

@@ -48,25 +48,30 @@ def statuses(check, implementation):
     return {batch: check.row(implementation, batch)["status"] for batch in check.facts["batches"]}
 
 
+BATCHES = {
+    "t5": 3,  # an encoder, a decoder, and what is learned is added to the scores
+    "gemma2": 4,  # a soft cap, and windows
+    "llama": 4,
+    "mistral": 4,  # windows
+    "qwen3_next": 4,  # one layer in two is linear
+    "deepseek_v3": 4,  # values narrower than keys
+    "gpt2": 4,
+    "llama4_text": 4,  # chunks
+    "bert": 3,
+    "albert": 3,  # one layer, called twice
+}
+"""How many of the batches each kind of model takes."""
+QUICK = ("t5", "gemma2")
+
+
 @QUIET
 @pytest.mark.parametrize(
-    ("model_type", "batches"),
-    [
-        ("llama", 4),
-        ("gemma2", 4),  # a soft cap, and windows
-        ("mistral", 4),  # windows
-        ("qwen3_next", 4),  # one layer in two is linear
-        ("deepseek_v3", 4),  # values narrower than keys
-        ("gpt2", 4),
-        ("llama4_text", 4),  # chunks
-        ("bert", 3),
-        ("albert", 3),  # one layer, called twice
-        ("t5", 3),  # an encoder, a decoder, and what is learned is added to the scores
-    ],
+    "model_type",
+    [*QUICK, *(pytest.param(m, marks=pytest.mark.slow) for m in BATCHES if m not in QUICK)],
 )
-def test_all_implementations_agree(folder, model_type, batches):
+def test_all_implementations_agree(folder, model_type):
     check = checked(folder(model_type), "eager", "sdpa", "flex_attention", "attnbench:chunked")
-    assert len(check.facts["batches"]) == batches
+    assert len(check.facts["batches"]) == BATCHES[model_type]
     ends = {row["status"] for row in check.results}
     assert "differs" not in ends
     assert set(statuses(check, "eager").values()) == {"agrees"}
@@ -112,9 +117,19 @@ def in_place_of_sdpa(monkeypatch, change):
 @pytest.mark.parametrize(
     ("change", "batches", "reason"),
     [
-        (later_key, 4, "sequence 0, row 0 sees key 1, which comes after it (46 of 48 rows"),
-        (not_its_own, 4, "sequence 0, row 1 fails to see key 1, its own (46 of 48 rows"),
         (everything_before, 2, "sequence 1, row 9 sees key 0, which is padding (15 of 39 rows"),
+        pytest.param(
+            later_key,
+            4,
+            "sequence 0, row 0 sees key 1, which comes after it (46 of 48 rows",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            not_its_own,
+            4,
+            "sequence 0, row 1 fails to see key 1, its own (46 of 48 rows",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_fault_in_one_layer_of_twelve_is_named_with_its_reason(
@@ -211,6 +226,7 @@ def test_a_model_that_has_nothing_to_compare_is_refused(folder, model_type, word
         checked(folder(model_type))
 
 
+@pytest.mark.slow
 def test_the_verb_checks_a_trained_model_in_a_process_of_its_own():
     done = json.loads(well("check", "chunked", "--model", TRAINED, "--json").stdout)
     assert [row["status"] for row in done["results"]] == ["agrees"] * 16
@@ -261,6 +277,7 @@ def test_what_was_checked_before_ctrl_c_is_kept():
     assert check.stopped and ends == [("first", b, "agrees") for b in ("plain", "packed")]
 
 
+@pytest.mark.slow
 def test_bad_input_is_a_sentence(tmp_path):
     def refused(*words):
         status, _, prose = asked("check", "--model", *words)

@@ -57,6 +57,7 @@ def cells(path):
     return Counter((r.variant, r.problem.kv_len) for r in read_records(path))
 
 
+@pytest.mark.slow
 def test_a_run_that_ctrl_c_stopped_goes_on_with_every_cell_once(tmp_path, monkeypatch):
     table, hold, pid = (tmp_path / name for name in ("waiting.py", "hold", "pid"))
     table.write_text(WAITS)
@@ -156,6 +157,7 @@ def test_files_that_hold_something_else_are_named_at_once_and_before_it_goes_on(
         start.resume(run.path, tables=rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "file", [pytest.param("core.py", marks=pytest.mark.slow), "rows.py", "helper.cu"]
 )

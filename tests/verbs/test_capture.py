@@ -54,6 +54,7 @@ def counted(calls):
     return {str(s.problem): s.calls for s in calls.sites}
 
 
+@pytest.mark.slow
 def test_a_program_that_trains_forks_and_becomes_another(capture, tmp_path, monkeypatch):
     (tmp_path / "own").mkdir()
     (tmp_path / "own/sitecustomize.py").write_text("import sys; sys.own = 'found'")
@@ -105,6 +106,7 @@ if __name__ == "__main__":
     assert trained.backward_s > 0
 
 
+@pytest.mark.slow
 def test_what_was_called_so_far_is_written_while_the_program_runs(capture, monkeypatch):
     monkeypatch.setattr(program, "EVERY_S", 0.1)
     writes, before = [], SeenCalls.write
@@ -128,6 +130,7 @@ attend(1)
     assert status == 0 and calls.complete and counted(calls) == {CAUSAL: 21}
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_the_calls(capture, tmp_path):
     def interrupt():
         until((tmp_path / "begun").exists)

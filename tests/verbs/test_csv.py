@@ -68,6 +68,7 @@ MORE = {
     "kept": f"quality model --from {EVIDENCE.name}",
 }
 MEASURED = ("check", "run", "a map")
+LONG = ("check", "limits", "quality recall")
 PROBLEM = {"phase", "mask", "seq", "dtype", "batch", "heads", "head_dim"}
 OF_A_PROBLEM = {
     "check", "run", "limits", "tune", "compare", "two runs", "commits", "history compare",
@@ -179,7 +180,14 @@ def table(call):
     return lambda name: tidy(call(name, "--csv"))
 
 
-@pytest.mark.parametrize("part", [part for part in (*OFFERED, *MORE) if part != "run"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param(part, marks=pytest.mark.slow) if part in LONG else part
+        for part in (*OFFERED, *MORE)
+        if part != "run"
+    ],
+)
 def test_a_verb_that_offers_csv_prints_one_table_of_plain_numbers(table, part):
     found = table(part)
     if part in OF_A_PROBLEM:
@@ -189,6 +197,7 @@ def test_a_verb_that_offers_csv_prints_one_table_of_plain_numbers(table, part):
             assert OWN in set(found["computes"])
 
 
+@pytest.mark.slow
 def test_a_runs_table_has_a_row_a_measurement_with_its_interval(table):
     found = table("run")
     assert {*PROBLEM, "computes"} <= set(found)
@@ -248,7 +257,9 @@ BESIDE = {
 }
 
 
-@pytest.mark.parametrize("name", BESIDE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n == "limits" else n for n in BESIDE]
+)
 def test_beside_a_verdict_stands_what_is_not_softmax(call, monkeypatch, name):
     monkeypatch.setenv("COLUMNS", "300")
     out = call(name)

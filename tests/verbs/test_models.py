@@ -23,6 +23,7 @@ def run(tmp_path_factory):
     return only_run(out), said
 
 
+@pytest.mark.slow
 def test_a_run_of_a_model_ends_with_an_answer_for_each_kind_of_layer(run):
     _, said = run
     words = " ".join(said.stdout.split())  # however wide the lines are
@@ -36,6 +37,7 @@ def test_a_run_of_a_model_ends_with_an_answer_for_each_kind_of_layer(run):
     assert words.count("forward, 32 tokens: all 48 layers take ") == 1
 
 
+@pytest.mark.slow
 def test_its_page_has_a_table_for_each_kind_and_its_rows_name_theirs(run, tmp_path):
     folder, _ = run
     report = page.make([folder], tmp_path)
@@ -55,6 +57,7 @@ def test_its_page_has_a_table_for_each_kind_and_its_rows_name_theirs(run, tmp_pa
     assert used == {("linear", "gated_delta"), *softmax} and report.contents.runs[0].layers
 
 
+@pytest.mark.slow
 def test_choose_answers_for_each_kind_and_weighs_them_by_how_many_there_are(run):
     folder, _ = run
     chosen = ("choose", *MODEL, "--from", folder)
@@ -82,6 +85,7 @@ def test_choose_answers_for_each_kind_and_weighs_them_by_how_many_there_are(run)
     assert engine["takes"] in softmax  # of the layers of softmax alone
 
 
+@pytest.mark.slow
 def test_from_python_a_model_gives_a_row_a_kind_and_variant(run):
     folder, _ = run
     asked = {"model": "qwen3-next-80b-a3b", "device": "cpu", "runs": folder, "quiet": True}
@@ -91,6 +95,7 @@ def test_from_python_a_model_gives_a_row_a_kind_and_variant(run):
     assert used.loc["linear", "variant"] == "gated_delta"
 
 
+@pytest.mark.slow
 def test_a_kind_that_was_not_measured_has_no_answer_and_there_is_no_total(run):
     folder, _ = run
     asked = ("choose", "--model", "qwen3-8b", *MODEL[2:], "--from", folder, "--json")

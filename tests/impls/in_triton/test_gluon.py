@@ -39,15 +39,20 @@ WIDE = {"head_dim": 128, "dtype": "float16"}
     ("mask", "changes"),
     [
         *(("causal", {"length": length}) for length in (1, 63, 129)),
-        ("causal", {"length": 300, **WIDE}),
         ("none", {"q_len": 130, "kv_len": 300}),
         ("none", {"q_len": 300, "kv_len": 1, **WIDE}),
-        ("causal", {"q_len": 70, "kv_len": 260, "batch": 2, "heads": 4, "kv_heads": 2}),
         ("causal", {"q_len": 260, "kv_len": 70, "heads": 3, "kv_heads": 3}),  # many see nothing
-        ("causal@upper-left", {"q_len": 200, "kv_len": 260, "dtype": "float16"}),
         ("window:0,200", {"q_len": 150, "kv_len": 300}),
-        ("window:200,0", {"q_len": 400, "kv_len": 150, **WIDE}),
-        ("causal+window:140,3", {"heads": 4, "kv_heads": 1}),
+        *(
+            pytest.param(mask, changes, marks=pytest.mark.slow)
+            for mask, changes in (
+                ("causal", {"length": 300, **WIDE}),
+                ("causal", {"q_len": 70, "kv_len": 260, "batch": 2, "heads": 4, "kv_heads": 2}),
+                ("causal@upper-left", {"q_len": 200, "kv_len": 260, "dtype": "float16"}),
+                ("window:200,0", {"q_len": 400, "kv_len": 150, **WIDE}),
+                ("causal+window:140,3", {"heads": 4, "kv_heads": 1}),
+            )
+        ),
     ],
     ids=str,
 )
@@ -67,6 +72,7 @@ def test_weights_of_any_size_are_scaled_down_in_time(options, width):
     assert float((out.double() - want).norm() / want.norm()) < FAR[p.dtype]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("phase", "length", "seeds"), [("forward", 520, 6), ("train", 300, 3)])
 def test_no_order_of_events_changes_a_bit(phase, length, seeds, monkeypatch):
     p = problem("causal", length, heads=3, kv_heads=1, phase=phase)

@@ -73,6 +73,7 @@ def check(got, want, most):
     assert off < most, float(off)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", [None, True])
 @pytest.mark.parametrize("length", [1, 45, 64, 67, 200])
 @pytest.mark.parametrize("name", ["gated_delta", "kda"])

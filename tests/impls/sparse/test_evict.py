@@ -24,6 +24,7 @@ def step(n=1, length=45, **changes):
     return problem("causal", length, phase="decode", q_len=n, **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_gate_takes_each_row_at_one_token_and_at_several(name, dtype):

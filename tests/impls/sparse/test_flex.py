@@ -71,6 +71,7 @@ COMPILED = [  # which takes seconds each, so what one cell can hold together is 
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("label", "mask", "changes", "compiled"),
     [

@@ -49,6 +49,7 @@ SPLIT = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "backend", ["aot_eager", pytest.param("inductor", marks=[SPLIT, pytest.mark.slow])]
 )
@@ -100,6 +101,7 @@ def flexible():
     torch.compile(flex, backend="eager", fullgraph=True)(*qkv(n=128, width=16), mask)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "name"), [(dropping, "Model.forward"), (flexible, "flex")])
 def test_a_call_that_becomes_part_of_larger_code_is_met_and_not_counted(program, name):
     with attnbench.capture() as calls:
@@ -112,6 +114,7 @@ def test_a_call_that_becomes_part_of_larger_code_is_met_and_not_counted(program,
 OPERATOR = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "attend", [lambda *x: F.scaled_dot_product_attention(*x), lambda *x: OPERATOR(*x)[0]]
 )
@@ -122,6 +125,7 @@ def test_what_a_checkpoint_stops_as_soon_as_it_is_computed_is_counted(attend):
     assert sum(s.calls for s in calls.sites) == 2
 
 
+@pytest.mark.slow
 def test_what_a_checkpoint_computes_again_is_counted_again():
     def model(x):
         return checkpoint(F.scaled_dot_product_attention, x, x, x, use_reentrant=False).relu()
@@ -181,6 +185,7 @@ def one_by_binding_compiled(q):
     return torch.compile(lambda x: (getattr(torch, FLASH)(x, x, x, 0.0, True)[0] * 2,))(q)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "call",
     [both, both_by_binding, one_of_two, pytest.param(one_by_binding_compiled, marks=SLOW)],

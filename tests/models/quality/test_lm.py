@@ -217,6 +217,7 @@ def test_a_loss_that_is_no_number_is_wrong_and_says_where(measured, monkeypatch)
     assert row["status"] == "wrong" and "passage 0 of 240 tokens has a loss" in row["reason"]
 
 
+@pytest.mark.slow
 def test_a_variant_and_itself_under_another_name_have_one_rank(measured):
     rows = [measured(name) for name in ("linear.elu", "again", "topk?k=64", "linear.identity")]
     likely, found = lm.results(evidence_of(measured, *rows))
@@ -231,6 +232,7 @@ def test_a_variant_and_itself_under_another_name_have_one_rank(measured):
     assert {*found.results[0].scores} == {"found", "at 5%", "at 35%", "at 65%", "at 90%"}
 
 
+@pytest.mark.slow
 def test_a_hybrid_is_the_model_with_the_last_of_so_many_layers_exact(measured):
     row = measured("linear.elu", hybrid=(3,))
     name, folder = "attnbench:linear.elu", Path(measured.question["folder"])
@@ -249,6 +251,7 @@ def test_a_hybrid_is_the_model_with_the_last_of_so_many_layers_exact(measured):
     assert measured("sdpa", hybrid=(3,))["passages"][0]["hybrids"] == {}
 
 
+@pytest.mark.slow
 def test_no_layer_of_a_hybrid_writes_its_mask_out(measured, monkeypatch):
     """Or an exact layer takes the time of a kernel with a mask, which the original has not."""
     monkeypatch.setattr(EagerMask, "numbers", lambda mask: pytest.fail("it was written"))
@@ -256,6 +259,7 @@ def test_no_layer_of_a_hybrid_writes_its_mask_out(measured, monkeypatch):
     assert row["status"] == "measured" and row["passages"][0]["hybrids"]["2"]["step_s"]
 
 
+@pytest.mark.slow
 def test_layers_are_tried_one_by_one(measured):
     row = measured("linear.elu", layers=(0, 2))
     for passage, base in zip(row["passages"], measured.originals, strict=True):

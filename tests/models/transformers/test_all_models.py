@@ -83,6 +83,7 @@ def test_no_model_gives_anything_but_what_eager_gives_or_a_sentence():
         assert place(now, one.model) == place(kept, one.model), one.model
 
 
+@pytest.mark.slow
 @QUIET
 @pytest.mark.parametrize(
     "model_type", ["llama", "gemma3_text", "bert", "t5", "whisper", "bloom", "xglm"]
@@ -98,6 +99,7 @@ def test_outputs_gradients_and_tokens_are_eagers(monkeypatch, model_type):
     assert ("afterwards, padded left" in found) == (model_type != "whisper")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model_type", "variant"),
     [

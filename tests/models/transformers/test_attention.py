@@ -286,6 +286,7 @@ def test_words_that_ask_nothing_change_nothing():
     assert call(mask=mask, cu_seq_lens_q=packed, sliding_window=2).shape == (2, 6, 4, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["einsum", "chunked", "sdpa"])
 @pytest.mark.parametrize("kind", ["deepseek_v32", "glm_moe_dsa"])
 def test_keys_that_an_indexer_picks_are_the_mask(kind, variant):

@@ -13,27 +13,9 @@ from tests.report.page import runs
 from tests.report.page.reading import address, figure, labels, names, seen, settle, variants
 
 expect = pytest.importorskip("playwright.sync_api").expect  # it waits for what a click does
+pytestmark = pytest.mark.slow
 WIDE = "document.documentElement.scrollWidth"
 LEVELS = "all => all.filter(h => !h.closest('dialog')).map(h => Number(h.tagName[1]))"
-
-
-@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
-def test_the_first_screen_answers_and_says_how_sure_it_is(small, width, height):
-    tab = small(width=width, height=height)
-    assert seen(tab, ".verdicts tr[data-n] .use .name") == ["sdpa", "sdpa"]
-    assert seen(tab, ".sures") == ["clear", "clear"]
-    assert seen(tab, ".headline")[0].startswith("To train at 256 tokens, use sdpa: 12.0 ms [11.8,")
-    first = seen(tab, ".verdicts .rest")[0]
-    assert "3.20× [3.07, 3.33] faster than the next, matmul" in first
-    assert ("70\u00a0% fidelity to softmax" in first) == (width == 1440)
-    confidence, only = tab.locator("#answer .how-sure").all_inner_texts()
-    assert confidence.startswith("Confidence: of 6 answers 6 are clear; 9 samples a timing")
-    assert only.startswith("If you may choose only one: sdpa, within 1.25× of the best on 6 of 6")
-    for part in ("#controls", "#variants summary", ".verdicts tbody:last-child tr:not([hidden])"):
-        box = tab.locator(part).bounding_box()
-        assert box["y"] >= 0 and box["y"] + box["height"] < height, part
-    links = tab.locator("nav a").all_inner_texts()
-    assert links[1:] == tab.locator("section h2").all_text_contents()
 
 
 def test_the_length_moves_the_answers_and_the_table(small):
@@ -103,9 +85,7 @@ UNITS = {
 """The head of the table, the axis, and by hand what training with matmul at 128 tokens is."""
 
 
-@pytest.mark.parametrize(
-    "unit", ["tflops", *(pytest.param(u, marks=pytest.mark.slow) for u in ("ms", "share"))]
-)
+@pytest.mark.parametrize("unit", UNITS)
 def test_the_unit_changes_figures_table_and_answers(small, unit):
     head, axis, value, ends = UNITS[unit]
     tab = small()
@@ -154,13 +134,7 @@ def test_a_number_leads_to_its_record_and_the_command_that_repeats_it(small):
 
 
 @pytest.mark.parametrize(
-    "source",
-    [
-        ".verdicts .use .name",
-        pytest.param(".headline button", marks=pytest.mark.slow),
-        pytest.param("#cells .name", marks=pytest.mark.slow),
-        "#scaling text",
-    ],
+    "source", [".verdicts .use .name", ".headline button", "#cells .name", "#scaling text"]
 )
 def test_a_name_opens_the_panel_of_its_variant_wherever_it_stands(small, source):
     tab = small()
@@ -194,7 +168,6 @@ def test_a_panel_says_what_a_variant_is_how_it_does_and_how_it_is_used(small):
     assert "8.00× slower" in seen(tab, "#about-here li")[0]
 
 
-@pytest.mark.slow
 def test_print_is_light_has_the_answers_and_the_figures_and_few_pages(visit):
     tab = visit(Path(__file__).parents[3] / "reports" / "cpu" / "index.html", color_scheme="dark")
     tab.emulate_media(media="print", color_scheme="dark")
@@ -207,7 +180,7 @@ def test_print_is_light_has_the_answers_and_the_figures_and_few_pages(visit):
     assert all(figures.evaluate_all("all => all.map(f => f.querySelector('svg') !== null)"))
 
 
-@pytest.mark.parametrize("width", [390, pytest.param(1024, marks=pytest.mark.slow), 1440])
+@pytest.mark.parametrize("width", [390, 1024, 1440])
 def test_nothing_is_wider_than_the_window(small, width):
     tab = small(width=width)
     figure(tab, "scaling")
@@ -223,9 +196,7 @@ def test_nothing_is_wider_than_the_window(small, width):
         tab.evaluate("$('dialog[open]').close()")
 
 
-@pytest.mark.parametrize(
-    ("width", "theme"), [(390, "dark"), pytest.param(1440, "light", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("width", "theme"), [(390, "dark"), (1440, "light")])
 def test_axe_finds_nothing(small, width, theme):
     import axe_playwright_python
 
@@ -259,10 +230,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [pytest.param(odd, marks=[pytest.mark.slow] * (odd == "two hundred variants")) for odd in ODD],
-)
+@pytest.mark.parametrize("odd", ODD)
 def test_whatever_was_measured_there_is_a_page_and_no_empty_frame(visit, filled, odd, tmp_path):
     records = ODD[odd]()
     (tmp_path / "index.html").write_text(html.render(filled(*records)), "utf-8")

@@ -82,6 +82,7 @@ def test_the_newest_of_each_kind_is_shown_and_a_name_is_text(beside):
     assert model["conclusions"] and all(line in written for line in model["conclusions"])
 
 
+@pytest.mark.slow
 def test_a_whole_one_comes_before_one_that_was_stopped(beside, tmp_path):
     part = text(recall_evidence(stopped=True, seeds=3))
     (whole,) = beside(recall_1=text(recall_evidence()), recall_2=part).model_cost

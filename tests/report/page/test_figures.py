@@ -19,6 +19,7 @@ from tests.report.page.reading import (
 from tests.report.page.runs import CAUSAL, NEAR, OWN, at, far, filled, memory, timed, untimed
 
 expect = pytest.importorskip("playwright.sync_api").expect
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="session")
@@ -151,13 +152,7 @@ def test_a_point_is_read_by_pointer_and_finger(small):
 
 
 @pytest.mark.parametrize(
-    ("what", "many"),
-    [
-        ("scaling", 4),
-        pytest.param("tradeoffs", 2, marks=pytest.mark.slow),
-        pytest.param("memory", 4, marks=pytest.mark.slow),
-        ("map", 3),
-    ],
+    ("what", "many"), [("scaling", 4), ("tradeoffs", 2), ("memory", 4), ("map", 3)]
 )
 def test_points_are_read_by_keys(small, what, many):
     plot = figure(tab := small(), what).locator(".plot")
