@@ -87,10 +87,10 @@ def _unexpected(error: Exception) -> str:
 
     again = "ATTNBENCH_TRACEBACK=1 in the environment shows all of it"
     if isinstance(error, MemoryError):
-        return "there is not enough memory for what was asked; ask for less"
+        return "there is not enough memory for this; ask for less"
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror}, so what was asked can't be done; {again}"
+        return f"{where}{error.strerror}, so this can't be done; {again}"
     frame, line = [*walk_tb(error.__traceback__)][-1]
     text = (str(error).splitlines() or [""])[0][:300]
     return (

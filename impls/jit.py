@@ -65,7 +65,7 @@ def fitting(variant: str) -> Callable[[Launcher], Launcher]:
                 if type(error).__name__ != "OutOfResources":  # triton's, which is not imported here
                     raise
                 raise Unsupported(
-                    f"{variant} was told blocks that this GPU has no room for: "
+                    f"{variant} was given blocks that this GPU has no room for: "
                     f"{str(error).partition(' Reducing')[0]}"
                 ) from None
 

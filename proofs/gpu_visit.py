@@ -114,7 +114,7 @@ class Step:
             return "cut off", f"its time was over; {last}"
         if status < 0:
             return "failed", f"signal {-status} ended it; {last}"
-        if "were not begun. Go on with" in output:
+        if "were not started. Go on with" in output:
             return "partly", last
         return {0: "done", 1: "finding"}.get(status, "failed"), last
 

@@ -244,7 +244,7 @@ def choose(
     results += [each for each in left_out if each.variant not in by_variant]
     there = {each.variant for each in results} | near.keys()
     results += [
-        Excluded(name, Why.ABSENT, "the run has nothing of it")
+        Excluded(name, Why.ABSENT, "the run did not measure it")
         for name, row in table.rows.items()
         if name not in there and wants.allows(row.operator) and not row.ranks
         if row.supports(problem) is None
@@ -271,7 +271,7 @@ def _judge(label: str, evidence: VariantRecords, wants: Wants) -> Candidate | Ex
     if not time.measured and evidence.row is not None and evidence.row.untried:
         return Excluded(label, Why.UNTRIED, "it was not measured on this problem", time=time)
     if not time.measured and time.off > TRUSTED:
-        reason = f"its time there is known to within {percent(time.off)} only"
+        reason = f"its time there is only known to within {percent(time.off)}"
         return Excluded(label, Why.UNKNOWN, reason, time=time)
     near = evidence.beside[0]
     return Candidate(

@@ -140,21 +140,23 @@ class Gain:
     def sentence(self) -> str:
         """Attention's share of a step, and how the step's time changes."""
         if not any(site.share is not None for site in self.sites):
-            return f"what {self.of} gains can't be said: no site's share of it was measured"
+            return f"the gain of {self.of} is not known: no site's share of it was measured"
 
         s, f = self.share, self.factor
         interval = f" [{percent(s.low)}, {percent(s.high)}]" if s.low < s.high else ""
         text = f"attention is {percent(s.value)}{interval} of {self.of}; "
-        change = f"taking these, {self.of} takes {f.value:.2f} [{f.low:.2f}, {f.high:.2f}]"
+        change = (
+            f"with the changes below, the whole takes {f.value:.2f} [{f.low:.2f}, {f.high:.2f}]"
+        )
         if not any(site.ratio and site.share for site in self.sites):
-            text += "nothing is to be changed"
+            text += "there is nothing to change"
         elif not self.is_clear:
             text += f"no gain is shown: {change} of its time"
         else:
             way = f"{ratio(f.value)} slower" if f.value > 1 else f"{ratio(1 / f.value)} faster"
             if abs(f.value - 1) < LEAST_MARGIN:
                 way = "less than a hundredth apart"
-            free = f"were attention free it would take {1 - s.value:.2f}"
+            free = f"with attention free, {1 - s.value:.2f}"
             text += f"{change} of its time ({way}; {free})"
         stay, many = sum(bool(site.unchanged()) for site in self.sites), len(self.sites)
         if 0 < stay < many:

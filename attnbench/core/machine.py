@@ -238,8 +238,8 @@ def gpu_warnings(machine: Machine) -> list[str]:
             continue
         if board.mig() is True:
             warnings.append(
-                f"{gpu.name} is cut into instances (MIG): what is measured is of one of them, and "
-                "no figure of the whole GPU"
+                f"{gpu.name} is cut into instances (MIG): one of them is "
+                "measured, not the whole GPU"
             )
         others, used = board.processes(), board.used_bytes()
         if isinstance(others, int) and others:
@@ -251,7 +251,7 @@ def gpu_warnings(machine: Machine) -> list[str]:
             free, whole = size(gpu.memory_bytes - used), size(gpu.memory_bytes)
             warnings.append(
                 f"of {gpu.name}'s {whole} only {free} are free: what needs more "
-                "will be out of memory"
+                "will run out of memory"
             )
     return warnings
 

@@ -48,7 +48,7 @@ def try_determinism(
     try:
         results = _calls(problem, attend, values)
         if not _repeats(results):
-            why = "its results differ from call to call, so nothing can be said of the batch"
+            why = "its results differ from call to call, so nothing can be said about the batch"
             return Determinism(repeats=False, why=why)
         result = Determinism(repeats=True)
         if setup_s > most_s:

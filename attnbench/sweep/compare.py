@@ -61,13 +61,13 @@ def unlike(judged: Variant, against: Variant) -> Iterator[str]:
     if judged.computes != against.computes:
         yield (
             f"note: {judged.label} computes {judged.computes}, {against.label} {against.computes}: "
-            "which is faster says nothing of which is right for a model"
+            "the faster one need not be the right one for a model"
         )
     if judged.world != against.world:
         over = [f"{x.world} processes" if x.world > 1 else "one process" for x in (judged, against)]
         yield (
-            f"note: {judged.label} runs over {over[0]} and {against.label} over {over[1]}: which "
-            "is faster says nothing of which makes better use of a device"
+            f"note: {judged.label} runs over {over[0]} and {against.label} over {over[1]}: the "
+            "faster one need not make better use of a device"
         )
 
 

@@ -236,7 +236,7 @@ class Sweep:
                 with self._lock:
                     self._slots.remove(slot)
                     self._again[cell.key] = cell
-                    self._watcher.tell(f"{lost}; what it was at is measured elsewhere")
+                    self._watcher.tell(f"{lost}; its measurement is made elsewhere")
                 return
             where = {"run": self._folder.name, "node": slot.node, "canary_s": slot.readings[-1]}
             where["allocator"] = allocator_of(header)

@@ -115,7 +115,10 @@ def test_what_is_untried_is_advised_where_it_was_measured_alone(monkeypatch):
         ),
         (problem(mask="causal@upper-left"), "outside what was measured (its shape was not"),
         (problem(mask="window:64,0"), "nothing of this phase, dtype, kind of mask, inputs, level"),
-        (problem(700), "matmul may be faster than sdpa, and its time there is known to within"),
+        (
+            problem(700),
+            "matmul may be faster than sdpa, and its time there is only known to within",
+        ),
     ],
 )
 def test_where_too_little_is_known_nothing_is_said(asked, why):

@@ -75,16 +75,16 @@ def test_heads_that_the_program_repeats_before_the_call_are_saved_besides():
     [
         (
             [site(Interval(0.31, 0.29, 0.33), Interval(0.6, 0.55, 0.65))],
-            "attention is 31\u00a0% [29\u00a0%, 33\u00a0%] of a step; taking these, a step "
-            "takes 0.88 [0.85, 0.90] of its time (1.14× faster; were attention free it "
-            "would take 0.69)",
+            "attention is 31\u00a0% [29\u00a0%, 33\u00a0%] of a step; with the changes "
+            "below, the whole takes 0.88 [0.85, 0.90] of its time (1.14× faster; with attention "
+            "free, 0.69)",
         ),
         ([site(0.0)], "attention is 0\u00a0% of a step; no gain is shown: "),
-        ([site(0.005)], "(less than a hundredth apart; were attention free it would take 0.99)"),
+        ([site(0.005)], "(less than a hundredth apart; with attention free, 0.99)"),
         ([site(), site(None)], "0.70); 1 of 2 sites stays as it is"),
-        ([site(0.3, 2.0)], "a step takes 1.30 [1.30, 1.30] of its time (1.30× slower"),
-        ([site(ratio=None)], "attention is 30\u00a0% of a step; nothing is to be changed"),
-        ([site(None)], "what a step gains can't be said: no site's share"),
+        ([site(0.3, 2.0)], "the whole takes 1.30 [1.30, 1.30] of its time (1.30× slower"),
+        ([site(ratio=None)], "attention is 30\u00a0% of a step; there is nothing to change"),
+        ([site(None)], "the gain of a step is not known: no site's share"),
     ],
 )
 def test_the_sentence_says_the_share_the_step_and_the_bound(sites, words):

@@ -67,7 +67,7 @@ CALLS = {"problems": SeenCalls(), "seq": 16, "budget": 1, "preset": "smoke"}
         ("choose", {"seq": 128, "max_memory": 0}, "is not a size"),
         ("choose", {"seq": 128, "runs": "nowhere"}, "there is no folder nowhere"),
         ("choose", {"problems": SeenCalls(), "seq": 64}, "leave --seq out"),
-        ("choose", {"problems": SeenCalls()}, "no call that can be put as a problem"),
+        ("choose", {"problems": SeenCalls()}, "no call that can be described as a problem"),
         ("choose", {}, "say --seq at the least"),
     ],
 )
@@ -249,7 +249,7 @@ def test_a_choice_says_who_and_gives_what_to_paste_and_what_proves_it_or_says_wh
         [1e3 * made.quadratic(made.problem(512)) * n for n in (1, 2)]
     )
     assert set(df[df["verdict"] == "left out"]["reason"]) == {
-        "not in the run: the run has nothing of it"
+        "not in the run: the run did not measure it"
     }
     shown = found._repr_html_()
     assert "use sdpa" in shown and "<pre>" in shown and "left out" not in shown

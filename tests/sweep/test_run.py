@@ -164,7 +164,7 @@ def test_the_cell_of_a_place_that_is_lost_is_measured_elsewhere_while_there_is_o
     gone = slow(SlotLost("node n1 is lost"))
     found = swept(plan, folder, gone, slow(), watcher=watched)
     assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)
-    assert watched.told == ["node n1 is lost; what it was at is measured elsewhere"]
+    assert watched.told == ["node n1 is lost; its measurement is made elsewhere"]
 
 
 def test_a_place_that_is_lost_before_its_ceilings_are_known_is_done_without(folder):

@@ -74,7 +74,7 @@ class ProgramAnswer(NamedTuple):
 
 
 def answers(arguments: argparse.Namespace, wants: Wants, table: Table) -> ProgramAnswer:
-    """The changes of a program; raises CantBeDone where no call can be put as a problem."""
+    """The changes of a program; raises CantBeDone where no call can be described as a problem."""
     calls = arguments.problems
     if not isinstance(calls, SeenCalls):
         calls = SeenCalls.read(Path(calls))
@@ -83,7 +83,7 @@ def answers(arguments: argparse.Namespace, wants: Wants, table: Table) -> Progra
     if not calls.problems():
         what = "the capture" if calls is arguments.problems else arguments.problems
         notes = "; ".join(dict.fromkeys(site.note for site in calls.sites if site.note))
-        raise CantBeDone(f"{what} holds no call that can be put as a problem: {notes}")
+        raise CantBeDone(f"{what} holds no call that can be described as a problem: {notes}")
     if arguments.threads is None:  # as many as the program had
         arguments.threads = calls.header.get("torch_threads")
     choices = {p: runs.answer(arguments, p, wants, table) for p in calls.problems()}

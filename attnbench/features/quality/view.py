@@ -45,8 +45,8 @@ def conclude(group: ResultGroup) -> Iterator[str]:
         names[score.judge(group.level)].append(f"{result.variant} ({score})")
         if result.variant == group.baseline and score.judge(group.level) != Judgement.KEEPS:
             yield (
-                f"{group.setting}: {group.baseline} itself is not known to keep {group.level:g}: "
-                "what the others lack says nothing of them"
+                f"{group.setting}: {group.baseline} itself is not known to keep {group.level:g}, "
+                "so what the others lose can't be held against them"
             )
     parts = [f"{judgement}: {first_few(some, NAMED)}" for judgement, some in names.items() if some]
     if parts:
@@ -60,7 +60,7 @@ def conclude(group: ResultGroup) -> Iterator[str]:
     faster = [result for result in judged if result.faster and result not in others[:1]]
     for result in sorted(faster, key=lambda r: -r.scores[group.score].value)[:1]:
         yield (
-            f"the best of what is faster than {group.baseline} beyond doubt is "
+            f"of those clearly faster than {group.baseline}, the best is "
             f"{_with_step(result)}, with {result.scores[group.score]}"
         )
 

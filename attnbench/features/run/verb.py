@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     elif left_over:
         left = (
             f"the limit of {duration(args.limit)} is reached: {left_over} of {count} "
-            f"measurements were not begun. Go on with: {folder.resumed_by}"
+            f"measurements were not started. Go on with: {folder.resumed_by}"
         )
     if left and all(r.status in NOT_TRIED for r in result.records):
         say(left)
@@ -179,18 +179,20 @@ def problems_of(calls: SeenCalls | str | Path | None, beside: Sequence[str]) -> 
     """The problems of a captured program, or of its file; none where none is given.
 
     ``beside``: the options that say the problems too. Raises CantBeDone where there are some, or
-    where no call can be put as a problem.
+    where no call can be described as a problem.
     """
     if calls is None:
         return []
     from attnbench.models.capture.calls import SeenCalls
 
     if beside:
-        raise CantBeDone(f"a program's calls say which problems; leave out {', '.join(beside)}")
+        raise CantBeDone(
+            f"the problems come from the program's calls; leave out {', '.join(beside)}"
+        )
     captured = calls if isinstance(calls, SeenCalls) else SeenCalls.read(Path(calls))
     if not (problems := captured.problems()):
         why = "; ".join(dict.fromkeys(s.note for s in captured.sites if s.note)) or "there are none"
-        raise CantBeDone(f"of the program's calls none can be put as a problem: {why}")
+        raise CantBeDone(f"none of the program's calls can be described as a problem: {why}")
     if not captured.complete:
         say(f"note: the calls are not complete; {' '.join(captured.unseen)}")
     return problems
@@ -239,7 +241,7 @@ def _conclude(run: ReportRun, arguments: argparse.Namespace, took_s: float) -> i
     if arguments.all or arguments.tables:
         view.show_results(records)
         lines = [f"{a.where}: {advice(a)}" for a in answers(records)]
-        none = "nothing exact was measured, so none is fastest"
+        none = "nothing exact was measured, so there is no fastest variant"
         lines += [margin_reason(records) if lines else none, run.selfcheck]
         print("", *filter(None, lines), "", sep="\n")
     if not arguments.tables:

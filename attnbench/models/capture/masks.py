@@ -154,7 +154,7 @@ class Masks:
             self._files |= {part.file for part in in_file.parts}
             return FoundMask(in_file)
         except (CantBeDone, OSError) as error:
-            return FoundMask(FULL, f"its mask can't be put: {error}")
+            return FoundMask(FULL, f"its mask can't be described: {error}")
 
 
 def _visible(block_mask: Any, shape: Shape, device: torch.device) -> Tensor:

@@ -76,7 +76,7 @@ def place_text(where: Where) -> str:
     """``modeling_llama.py:262 LlamaAttention.forward from train.py:30``"""
     lines = [f"{Path(place[0]).name}:{place[1]}" for place in where if place is not None]
     if not lines:
-        return "nowhere that could be told"
+        return "a place that is not known"
     name = next(place[2] for place in where if place is not None).replace("<locals>.", "")
     first = lines[0] + (f" {name}" if name != "<module>" else "")
     return " from ".join([first, *lines[1:]])

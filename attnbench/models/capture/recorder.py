@@ -364,7 +364,7 @@ def _unseen(recorder: Recorder) -> list[str]:
         "counted, but their seconds are not in the share; torch.backends.mha.set_fastpath_enabled("
         "False) has attention computed apart": recorder.whole,
         **{
-            f"calls that could not be put as a problem: {n:,}: {reason}": n
+            f"calls that could not be described as a problem: {n:,}: {reason}": n
             for reason, n in recorder.failures.most_common(REASONS)
         },
         f"the program imported {imported}: calls of their own functions are seen only where "
