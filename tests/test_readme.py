@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import impls
 from attnbench.command import arguments
 from attnbench.core.checkout import Repository, find_commit
 from attnbench.features.commits.rows import rows_of
@@ -30,6 +31,13 @@ def test_each_line_of_the_command_line_is_understood():
     parser = arguments.parser()
     verbs = {parser.parse_args(shlex.split(line)[1:]).verb for line in LINES}
     assert len(LINES) > 40 and verbs <= {v for group in arguments.GROUPS.values() for v in group}
+
+
+def test_every_verb_has_its_words_and_the_rows_are_counted():
+    verbs = {verb for group in arguments.GROUPS.values() for verb in group}
+    table = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "cli.md").read_text(), re.MULTILINE)
+    assert verbs <= {words.split()[0] for cell in table for words in re.findall(r"`(.+?)`", cell)}
+    assert f"\n{len(impls.table().rows)} rows, " in README
 
 
 def test_the_screen_that_is_shown_is_what_the_committed_run_answers(monkeypatch, capsys):

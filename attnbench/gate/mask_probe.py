@@ -64,7 +64,10 @@ def probe(call: Call, out: Tensor, inputs: Inputs, seed: int, pages: Pages, *, e
     base = {name: x.detach().clone() for name, x in outputs.items()}
     check_inputs_kept(call, inputs)
     draw = np.random.default_rng(seed)
-    units = problem.batch, problem.kv_heads if _by_heads(call.leaves) else 1
+    units = (
+        problem.batch if _apart(call.leaves, "batch") else 1,
+        problem.kv_heads if _apart(call.leaves, "heads", "kv_heads") else 1,
+    )
     keys = [int(draw.integers(problem.kv_len)), 0, problem.kv_len - 1]
     rows = [int(draw.integers(problem.q_len)), problem.q_len - 1]
     gradients: list[tuple[Deal, Tensors]] = []
@@ -77,10 +80,10 @@ def probe(call: Call, out: Tensor, inputs: Inputs, seed: int, pages: Pages, *, e
         _check_rows(problem, tensors, deal, exact=exact)
 
 
-def _by_heads(inputs: Inputs) -> bool:
-    """Whether each head has keys of its own in every input; none of a layer's has."""
+def _apart(inputs: Inputs, *units: str) -> bool:
+    """Whether each head, or each batch element, has keys of its own in every input."""
     of_keys = (spec.axes for spec in inputs.specs.values() if {*KEY_TOKENS} & {*spec.axes})
-    return all({"heads", "kv_heads"} & {*axes} for axes in of_keys)
+    return all({*units} & {*axes} for axes in of_keys)
 
 
 @dataclass(frozen=True)
@@ -128,10 +131,13 @@ class Deal:
 def _deals(
     problem: Problem, places: list[int], units: Sequence[int], draw: np.random.Generator
 ) -> list[Deal]:
-    """As many deals as it takes for every place to have its turn."""
+    """As many deals as it takes for every place to have its turn, the same in all of a batch that
+    shares an input.
+    """
     numbers = draw.permutation(math.prod(units)).reshape(units)
     rounds = range(math.ceil(len(places) / numbers.size))
-    return [Deal(problem, places, (numbers + r * numbers.size) % len(places)) for r in rounds]
+    dealt = [(numbers + r * numbers.size) % len(places) for r in rounds]
+    return [Deal(problem, places, x.repeat(problem.batch // len(x), 0)) for x in dealt]
 
 
 def _check_keys(call: Call, base: Tensors, inputs: Inputs, deal: Deal, *, exact: bool) -> None:
@@ -168,6 +174,8 @@ def _change(call: Call, deal: Deal) -> None:
             at: tuple[np.ndarray, ...] = (changed[0], changed[2])
             if "heads" in axes or "kv_heads" in axes:
                 at = deal.at(call.leaves.size("heads" if "heads" in axes else "kv_heads"))
+            if "batch" not in axes:
+                at = at[1:]
             if name == last:  # the values, or a layer's tokens
                 leaf[at] += _shove(problem)
             elif "kv_len" in axes:

@@ -48,7 +48,8 @@ def failure(error: Exception) -> dict[str, Any]:
         return {"status": Status.OUT_OF_MEMORY, "reason": text, "remedy": remedy}
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if owner_of(f.filename) != "attnbench"]
-    place = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    whose = "at " if own else "in attnbench's "
+    place = "".join(f" {whose}{Path(f.filename).name}:{f.lineno}" for f in (own or frames)[-1:])
     reason = f"it raised {name}{place}: {text}"
     detail = "".join(traceback.format_exception(error)).strip()[-TRACE:]
     return {"status": Status.FAILED, "reason": reason, "detail": detail}

@@ -11,8 +11,9 @@ from attnbench.gate import hygiene, mask_probe, plant_code
 from attnbench.gate.findings import Wrong
 from attnbench.gate.gate import gate
 from attnbench.gate.inputs import Call, make, other_set
+from attnbench.gate.reference import judge
 from impls.lowrank import mean_v
-from impls.operators import QKV
+from impls.operators import OPERATORS, QKV, Operator, TensorSpec
 from tests.brute import visible
 from tests.impls import small
 from tests.impls.small import judged
@@ -172,3 +173,42 @@ def test_a_hidden_key_that_only_takes_its_share_of_the_weights_is_named(truth):
         probed(few, lambda *qkv: inner(*qkv) + qkv[2].sum(2, True), exact=False)
     with pytest.raises(Wrong, match="not finite in the output on mild inputs"):
         probed(truth.problem(), lambda q, k, v: q * torch.nan)
+
+
+@pytest.fixture
+def key_bias(monkeypatch):
+    """An operator with a number a key and head, which all of a batch shares, and its definition."""
+    spec = TensorSpec(("heads", "kv_len"), keyword=True)
+    operator = Operator("biased", "its own operator", {**QKV, "bias": spec}, ("scale",))
+    monkeypatch.setitem(OPERATORS, "biased", operator)
+    p = small.problem("causal", phase="train", dtype="float32")
+    hidden = torch.ones(p.q_len, p.kv_len, dtype=torch.bool).triu(1)
+
+    def define(q, k, v, rows, *, bias):
+        k, v = (x.repeat_interleave(p.heads // p.kv_heads, 1) for x in (k, v))
+        scores = q[:, :, rows] @ k.mT * p.scale + bias[:, None]
+        return scores.masked_fill(hidden[rows], -torch.inf).softmax(-1) @ v
+
+    return p, define
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda bias: bias, None),
+        (torch.zeros_like, "error of forward"),
+        (torch.Tensor.detach, "error of dbias"),
+        (lambda bias: bias.roll(1, 0), "moved when|error of forward"),
+        (lambda bias: bias + 1e-3 * bias[:, -1:], "moved when key 44 changed"),
+    ],
+    ids=["right", "ignored", "detached", "another head's", "a hidden key's"],
+)
+def test_an_input_along_the_keys_may_be_shared_by_the_batch(key_bias, change, reason):
+    p, define = key_bias
+    found = judge(p, make(p, 3), 3).of("biased")
+
+    def attend(q, k, v, bias):
+        return define(q, k, v, torch.arange(p.q_len), bias=change(bias))
+
+    said = gate(found, attend, define, 3).reason
+    assert (said is None) if reason is None else re.search(reason, said), said

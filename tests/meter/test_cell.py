@@ -5,12 +5,14 @@ import re
 import pytest
 import torch
 
+from attnbench.core import format
 from attnbench.core.device import Device
 from attnbench.core.record import Energy, Status
 from attnbench.core.wire import Job
 from attnbench.gate.inputs import Call
 from attnbench.meter import cell
 from attnbench.meter.cell import Bench
+from attnbench.meter.endings import failure
 from attnbench.sweep import worker
 from impls.masks import Mask
 
@@ -302,3 +304,12 @@ def test_an_input_that_comes_by_keyword_is_checked_as_q_k_and_v_are(cells, deed,
         return unmeasured(record, Status.WRONG, reason)
     assert (record.status, record.reason) == (Status.MEASURED, "")
     assert set(record.error) == {"forward", "dq", "dk", "dv", "dg"}
+
+
+def test_what_attnbench_itself_raises_names_its_own_line():
+    with pytest.raises(TypeError) as raised:
+        format.ms("a text")
+    error = raised.value.with_traceback(raised.tb.tb_next)  # without the line of this test
+    assert re.search(
+        r"^it raised TypeError in attnbench's format\.py:\d+: ", failure(error)["reason"]
+    )

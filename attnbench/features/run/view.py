@@ -138,7 +138,10 @@ def _advice(run: ReportRun, timed: Sequence[Scene], width: int) -> list[str]:
     advised = only(run, timed)
     answers = [s.answer for scene in timed for s in scene.standings[::-1] if s.answer]
     if not answers:
-        return ["Nothing exact was measured, so there is no fastest to name."]
+        return [
+            "Nothing that computes softmax was measured, so none is named as the fastest.",
+            "'attnbench compare A B' says which of two is faster.",
+        ]
     name = advised.variant if advised else answers[0].winner
     code = [
         line
