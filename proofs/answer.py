@@ -1,4 +1,4 @@
-"""The project's own answer, from what is committed: ``python proofs/answer.py [--write]``.
+"""The project's own answer, from what is committed: ``python -m proofs.answer [--write]``.
 
 ``docs/answer.md`` is made from a run and evidence under ``results/`` and held against what is
 committed, byte by byte; ``--write`` puts the new one in its place. The words are written by hand in
@@ -17,18 +17,15 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from attnbench.core.evidence import evidence_of, read_evidence
+from attnbench.core.record import Record, Time
+from attnbench.features.quality import model, real, recall
+from attnbench.features.quality.task import MARKS, Judgement, Result
+from attnbench.report.scenes import Scene, gather, scenes
+from proofs.answer_lm import TOKENS, LanguageModel, two
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from attnbench.core.evidence import evidence_of, read_evidence  # noqa: E402
-from attnbench.core.record import Record, Time  # noqa: E402
-from attnbench.features.quality import model, real, recall  # noqa: E402
-from attnbench.features.quality.task import MARKS, Judgement, Result  # noqa: E402
-from attnbench.report.scenes import Scene, gather, scenes  # noqa: E402
-from proofs.answer_lm import TOKENS, LanguageModel, two  # noqa: E402
-
 MACHINE = ROOT / "results" / "amd-epyc-2c"
 RUN = "20261123-021508"
 H200, H200_RUN = ROOT / "results" / "nvidia-h200", "20261126-164647"

@@ -1,4 +1,4 @@
-"""What compilers make of our GPU kernels, without a GPU: ``python proofs/compiled.py [ROW …]``.
+"""What compilers make of our GPU kernels, without a GPU: ``python -m proofs.compiled [ROW …]``.
 
 Every launch of the rows in Triton and Gluon is compiled for five kinds of GPU, in width, dtype,
 mask and phase; each is held to its bounds by its PTX, its SASS and the report of ptxas. Exit
@@ -23,16 +23,10 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
-from pathlib import Path
 from typing import Any, NamedTuple
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-import impls  # noqa: E402
-from impls.errors import CantBeDone  # noqa: E402
+import impls
+from impls.errors import CantBeDone
 
 Launch = dict[str, Any]
 """The facts of a launch, and its problem."""
@@ -257,7 +251,7 @@ def our_rows() -> list[str]:
 def compile_rows(rows: Sequence[str], capability: int, few: bool = False) -> list[Launch]:
     """The facts of every launch, from a process of its own with an empty cache."""
     hidden = ("TRITON_INTERPRET", "PYTHONPATH")
-    words = [HERE / "compiling.py", f"{capability}", "few" if few else "all", *rows]
+    words = ["-m", "proofs.compiling", f"{capability}", "few" if few else "all", *rows]
     with tempfile.TemporaryDirectory(prefix="attnbench-compiled-") as cache:
         env = {k: v for k, v in os.environ.items() if k not in hidden}
         env |= {"TRITON_CACHE_DIR": cache, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

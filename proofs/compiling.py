@@ -1,7 +1,8 @@
 """Compiles for one kind of GPU, without any, what the rows in Triton and Gluon would launch there.
 
-A process of its own: ``python compiling.py CAPABILITY few|all ROW…`` writes a JSON line a launch.
-The variants' own code builds and calls; every launch is compiled by Triton and not carried out.
+A process of its own: ``python -m proofs.compiling CAPABILITY few|all ROW…`` writes a JSON line a
+launch. The variants' own code builds and calls; every launch is compiled by Triton and not carried
+out.
 """
 
 from __future__ import annotations
@@ -14,25 +15,21 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import torch
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver, jit
 
-import torch  # noqa: E402
-from triton import knobs  # noqa: E402
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.runtime import driver, jit  # noqa: E402
-
-import impls  # noqa: E402
-from impls.loading import load_function  # noqa: E402
-from impls.masks import Mask  # noqa: E402
-from impls.operators import inputs as inputs_of  # noqa: E402
-from impls.problem import Problem  # noqa: E402
-from impls.spec import Unavailable, Unsupported, Variant  # noqa: E402
-from proofs.compiled import CHIPS, KIB, covered, read, unseen_releases, wgmma  # noqa: E402
+import impls
+from impls.loading import load_function
+from impls.masks import Mask
+from impls.operators import inputs as inputs_of
+from impls.problem import Problem
+from impls.spec import Unavailable, Unsupported, Variant
+from proofs.compiled import CHIPS, KIB, covered, read, unseen_releases, wgmma
 
 DTYPES = ("bfloat16", "float16", "float32")
 WIDTHS = (64, 128, 256)

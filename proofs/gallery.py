@@ -1,4 +1,4 @@
-"""The gallery is what the code makes of committed runs: ``python proofs/gallery.py [--write]``.
+"""The gallery is what the code makes of committed runs: ``python -m proofs.gallery [--write]``.
 
 Each report under ``reports/`` is made again from its run under ``results/`` and held against what
 is committed, byte by byte; ``--write`` puts the new one in its place and photographs the first

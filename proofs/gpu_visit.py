@@ -1,4 +1,4 @@
-"""A visit to a GPU in calls of nine minutes: ``python3 proofs/gpu_visit.py --out DIR [--call N]``.
+"""A visit to a GPU in calls of nine minutes: ``python3 -m proofs.gpu_visit --out DIR [--call N]``.
 
 1: the machine, our kernels and their tests. 2: the preset h200-quick, cuDNN's published rates, and
 h200 begun. 3: its rest, a million tokens, decoding. 4, on another machine: h200-quick again,
@@ -25,14 +25,12 @@ from textwrap import shorten
 from time import monotonic
 from typing import Any
 
+import impls
+from attnbench.command.terminal import as_ctrl_c
+from attnbench.core.disk import HEADER
+from attnbench.core.machine import gpu_warnings, this_machine
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import impls  # noqa: E402
-from attnbench.command.terminal import as_ctrl_c  # noqa: E402
-from attnbench.core.disk import HEADER  # noqa: E402
-from attnbench.core.machine import gpu_warnings, this_machine  # noqa: E402
-
 Words = Mapping[str, str]
 """Options and their values."""
 SUMMARY = "summary.json"

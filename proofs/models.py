@@ -1,4 +1,4 @@
-"""Which models of transformers a variant can attend in: ``python proofs/models.py [--write]``.
+"""Which models of transformers a variant can attend in: ``python -m proofs.models [--write]``.
 
 Every model class that can be made small is asked the same questions under eager attention and
 under exact variants, set at load and afterwards: without padding, padded on either side, with
@@ -25,22 +25,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import torch  # noqa: E402
-import transformers  # noqa: E402
-from jinja2 import Environment, FileSystemLoader  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
+import torch
+import transformers
+from jinja2 import Environment, FileSystemLoader
+from torch import Tensor, nn
 
-import attnbench.models.transformers  # noqa: E402, F401 - it registers the names
-from impls.errors import CantBeDone  # noqa: E402
-from tests.models.transformers import small  # noqa: E402
-from tests.models.transformers.small import Question, forward, gradients, outputs, tokens  # noqa: E402
+import attnbench.models.transformers  # noqa: F401 - it registers the names
+from impls.errors import CantBeDone
+from tests.models.transformers import small
+from tests.models.transformers.small import Question, forward, gradients, outputs, tokens
 
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
 PAGE = ROOT / "docs" / "models.md"
 AT_LOAD, AFTERWARDS = "attnbench:chunked", "attnbench:matmul"
 CLOSE, CLOSE_HALF = 2e-4, 0.1

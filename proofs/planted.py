@@ -1,4 +1,4 @@
-"""Are programs told rightly? ``python proofs/planted.py [--gains] [NAME …]``.
+"""Are programs told rightly? ``python -m proofs.planted [--gains] [NAME …]``.
 
 Each program of ``tests/models/programs`` is captured, and for each of its calls the kernel, what
 the mask holds and the mends that are possible are held against what is true of it. ``--gains``
@@ -30,15 +30,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from attnbench.answer.choose_calls import Gain, SiteGain, gain, site_gain
+from attnbench.answer.mends import MARGIN, Pricer, mends
+from attnbench.core.settings import Settings
+from attnbench.models.capture.calls import SeenCalls, Site
+from attnbench.sweep.engine import engine_on
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from attnbench.answer.choose_calls import Gain, SiteGain, gain, site_gain  # noqa: E402
-from attnbench.answer.mends import MARGIN, Pricer, mends  # noqa: E402
-from attnbench.core.settings import Settings  # noqa: E402
-from attnbench.models.capture.calls import SeenCalls, Site  # noqa: E402
-from attnbench.sweep.engine import engine_on  # noqa: E402
-
 FILES = sorted((ROOT / "tests/models/programs").glob("*.toml"))
 HEAD = """import time
 import torch

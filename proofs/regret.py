@@ -1,4 +1,4 @@
-"""What answers are worth between measured problems: ``python proofs/regret.py``.
+"""What answers are worth between measured problems: ``python -m proofs.regret``.
 
 Times are those of an invented machine, so that what is true is known, scattered by 2 and by 3 per
 cent. A choice sees a coarse grid of problems, and is asked about others whose lengths are drawn at
@@ -17,21 +17,16 @@ import itertools
 import math
 import random
 import statistics
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import impls  # noqa: E402
-from attnbench.answer.choose import Choice, Wants, choose  # noqa: E402
-from attnbench.answer.predict import FEWEST, predict  # noqa: E402
-from attnbench.answer.regimes import line_of  # noqa: E402
-from attnbench.core.record import Memory, Record, Status, Time  # noqa: E402
-from impls.masks import Mask  # noqa: E402
-from impls.problem import Problem  # noqa: E402
+import impls
+from attnbench.answer.choose import Choice, Wants, choose
+from attnbench.answer.predict import FEWEST, predict
+from attnbench.answer.regimes import line_of
+from attnbench.core.record import Memory, Record, Status, Time
+from impls.masks import Mask
+from impls.problem import Problem
 
 NOISES = (0.02, 0.03)
 VARIANTS = (

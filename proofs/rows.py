@@ -1,4 +1,4 @@
-"""Are the rows written well? ``python proofs/rows.py strawmen|scaling|caches``, on one thread.
+"""Are the rows written well? ``python -m proofs.rows strawmen|scaling|caches``, on one thread.
 
 The first two take names of rows too.
 
@@ -27,20 +27,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import impls  # noqa: E402
-from attnbench.core.machine import this_machine, why_not  # noqa: E402
-from attnbench.core.settings import Settings, apply, environment  # noqa: E402
-from impls.loading import load_function  # noqa: E402
-from impls.masks import Mask  # noqa: E402
-from impls.operators import inputs as inputs_of  # noqa: E402
-from impls.problem import Problem  # noqa: E402
-from impls.spec import Variant  # noqa: E402
+import impls
+from attnbench.core.machine import this_machine, why_not
+from attnbench.core.settings import Settings, apply, environment
+from impls.loading import load_function
+from impls.masks import Mask
+from impls.operators import inputs as inputs_of
+from impls.problem import Problem
+from impls.spec import Variant
 
 Function = Callable[..., Any]
 HEADS, WIDTH, LENGTH, WINDOW = 4, 64, 4096, 256
@@ -417,7 +413,8 @@ def main(what: str, names: Sequence[str]) -> int:
     """Print every figure; 1 where one is beyond its limit."""
     variables = environment(1)
     if any(os.environ.get(name) != value for name, value in variables.items()):
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **variables})
+        command = [sys.executable, "-m", "proofs.rows", what, *names]
+        os.execve(sys.executable, command, {**os.environ, **variables})
     apply(Settings(threads=1))
     beyond = 0
     for line, holds in {"strawmen": strawmen, "scaling": scaling, "caches": caches}[what](names):

@@ -1,4 +1,4 @@
-"""What the ruler claims of itself, measured here: ``python proofs/ruler.py [PART …]``.
+"""What the ruler claims of itself, measured here: ``python -m proofs.ruler [PART …]``.
 
 Parts: startup, sweep, endurance, timer, pairs, plain; all of them if none is named.
 Each figure is printed beside its limit; the exit status is 1 if one is beyond it. Leave the machine
@@ -21,16 +21,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import impls
+from attnbench.core import wire
+from attnbench.core.machine import kernel_bytes
+from attnbench.core.settings import Settings, apply, environment
+from impls.masks import Mask
+from impls.problem import Problem
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import impls  # noqa: E402
-from attnbench.core import wire  # noqa: E402
-from attnbench.core.machine import kernel_bytes  # noqa: E402
-from attnbench.core.settings import Settings, apply, environment  # noqa: E402
-from impls.masks import Mask  # noqa: E402
-from impls.problem import Problem  # noqa: E402
-
 Figure = tuple[str, float, float, str]
 """A name, a value, the most it may be, the unit."""
 SECONDS_A_CELL = 2.0
@@ -314,11 +312,11 @@ def main(names: Sequence[str]) -> int:
         return 2
     if part := PARTS.get(os.environ.get("ATTNBENCH_PROOF", "")):
         return show(part())
-    status = 0
+    status, command = 0, [sys.executable, "-m", "proofs.ruler"]
     for name in names or PARTS:
         print(f"{name}: {PARTS[name].__doc__}", flush=True)
         variables = {**os.environ, **environment(1), "ATTNBENCH_PROOF": name}
-        status |= subprocess.run([sys.executable, __file__, name], env=variables).returncode
+        status |= subprocess.run([*command, name], env=variables).returncode
     return status
 
 

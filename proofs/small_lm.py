@@ -1,6 +1,6 @@
 """Train the small language model that ``quality lm --model small`` and the tests stand on.
 
-    python proofs/small_lm.py [--steps N] [--out FOLDER]
+    python -m proofs.small_lm [--steps N] [--out FOLDER]
 
 A Llama of three layers on 1,024 byte pairs, trained on one thread in minutes on two
 books in ``proofs/texts`` (Lewis Carroll, Alice's Adventures in Wonderland, 1865; Hezekiah

@@ -1,4 +1,4 @@
-"""What each row takes is what the table says: ``python proofs/support.py [--write]``.
+"""What each row takes is what the table says: ``python -m proofs.support [--write]``.
 
 The page ``docs/support.md`` is made of the rows and held against what is committed; ``--write``
 puts the new one in its place.
@@ -9,19 +9,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import impls
+from attnbench.features.show.support import NOTES, matrix
+from attnbench.report.tables import to_markdown
+
 ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-import impls  # noqa: E402
-from attnbench.features.show.support import NOTES, matrix  # noqa: E402
-from attnbench.report.tables import to_markdown  # noqa: E402
-
 PAGE = ROOT / "docs" / "support.md"
 HEAD = """\
 # What each row takes
 
-Made of the table by `python proofs/support.py --write`. `attnbench list --matrix` shows it with
+Made of the table by `python -m proofs.support --write`. `attnbench list --matrix` shows it with
 rows of your own too, `--csv` and `--json` as plain values; `attnbench show NAME` explains a row.
 """
 

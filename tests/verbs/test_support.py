@@ -68,4 +68,4 @@ def test_each_cell_is_what_the_row_answers_of_such_a_problem(name, files):
 
 
 def test_the_page_is_what_the_table_says():
-    assert PAGE.read_text() == new_page(), "python proofs/support.py --write"
+    assert PAGE.read_text() == new_page(), "python -m proofs.support --write"

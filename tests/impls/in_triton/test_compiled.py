@@ -15,7 +15,7 @@ KERNELS = {
 }
 ROWS = our_rows()
 TASKS = {f"sm90-{row}": (90, [row]) for row in ROWS} | {f"sm{n}": (n, ROWS) for n in (86, 100)}
-"""Hopper's, and one kind before and after it: ``python proofs/compiled.py`` does all."""
+"""Hopper's, and one kind before and after it: ``python -m proofs.compiled`` does all."""
 
 
 @pytest.mark.slow
