@@ -24,19 +24,29 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib.util import find_spec
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from attnbench.core.settings import Settings, apply, environment
+
+os.environ |= environment(1)
+
+import numpy as np
+import torch
+import torch.nn.functional as F
 
 import impls
 from attnbench.core.machine import this_machine, why_not
-from attnbench.core.settings import Settings, apply, environment
+from attnbench.core.stats import paired, summary
+from attnbench.gate.inputs import Call, cache_bytes, make
+from attnbench.meter.memory import observe
 from impls.loading import load_function
-from impls.masks import Mask
 from impls.operators import inputs as inputs_of
 from impls.problem import Problem
 from impls.spec import Variant
+from proofs.ruler import Figure, show
+from tests.answer.build import problem as problem_of
 
 Function = Callable[..., Any]
 HEADS, WIDTH, LENGTH, WINDOW = 4, 64, 4096, 256
@@ -51,8 +61,7 @@ def local_attention(problem: Problem) -> Function:
 
     causal = "causal" in problem.mask.kinds
     options = {"exact_windowsize": True, "use_rotary_pos_emb": False, "autopad": True}
-    layer = LocalAttention(WINDOW, causal=causal, **options)
-    return lambda q, k, v: layer(q, k, v)
+    return LocalAttention(WINDOW, causal=causal, **options)
 
 
 def performer(problem: Problem) -> Function:
@@ -62,7 +71,6 @@ def performer(problem: Problem) -> Function:
 
 
 def linear_elu(problem: Problem) -> Function:
-    import torch.nn.functional as F
     from performer_pytorch import performer_pytorch as theirs
 
     causal = "causal" in problem.mask.kinds
@@ -72,8 +80,6 @@ def linear_elu(problem: Problem) -> Function:
 
 def _without_projections(layer: Any, sources: Sequence[str], closing: str) -> list[Any]:
     """Leave a layer its inner operator alone; what it would project is taken from the list."""
-    import torch
-
     projected: list[Any] = []
     for number, name in enumerate(sources):
         delattr(layer, name)
@@ -83,7 +89,6 @@ def _without_projections(layer: Any, sources: Sequence[str], closing: str) -> li
 
 
 def nystrom(problem: Problem) -> Function:
-    import torch
     from nystrom_attention import NystromAttention
 
     sizes = {"dim_head": WIDTH, "heads": HEADS, "num_landmarks": 64}
@@ -130,10 +135,7 @@ def routing(problem: Problem) -> Function:
 def masked_sdpa(label: str) -> Callable[[Problem], Function]:
     """The pattern as a dense mask of torch's fused attention."""
 
-    def build(problem: Problem) -> Function:
-        import torch
-        import torch.nn.functional as F
-
+    def pattern_as_mask(problem: Problem) -> Function:
         row = impls.table().find(label)
         eye = torch.eye(problem.kv_len)[None, None]
         zero = torch.zeros(1, 1, problem.kv_len, problem.head_dim)
@@ -142,7 +144,7 @@ def masked_sdpa(label: str) -> Callable[[Problem], Function]:
         visible = define(zero, zero, eye, torch.arange(problem.q_len)) > 0
         return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
 
-    return build
+    return pattern_as_mask
 
 
 def _by_token(library: Function) -> Function:
@@ -169,7 +171,6 @@ def kda(problem: Problem) -> Function:
 
 
 def ssd(problem: Problem) -> Function:
-    import torch
     from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan
 
     def attend(q: Any, k: Any, v: Any, g: Any, dt: Any) -> Any:
@@ -181,19 +182,21 @@ def ssd(problem: Problem) -> Function:
 
 
 def native_mha(problem: Problem) -> Function:
-    import torch
-
     layer = torch.nn.MultiheadAttention(HEADS * WIDTH, HEADS, batch_first=True)
-    layer.train(problem.gradients)
-    return lambda x: layer(x, x, x, need_weights=False)[0]
+    return _with_weights(layer, problem, lambda x: layer(x, x, x, need_weights=False)[0])
 
 
 def native_block(problem: Problem) -> Function:
-    import torch
-
     more = {"dropout": 0.0, "batch_first": True, "norm_first": True}
     layer = torch.nn.TransformerEncoderLayer(HEADS * WIDTH, HEADS, 4 * HEADS * WIDTH, **more)
-    return layer.train(problem.gradients)
+    return _with_weights(layer, problem, lambda x: layer(x))
+
+
+def _with_weights(layer: torch.nn.Module, problem: Problem, attend: Any) -> Function:
+    """A layer's call, which has gradients of its weights too."""
+    layer.train(problem.gradients)
+    attend.weights = dict(layer.named_parameters())
+    return attend
 
 
 @dataclass(frozen=True)
@@ -202,131 +205,96 @@ class Match:
 
     ours: str
     theirs: Callable[[Problem], Function]
-    library: str
     mask: str = "none"
-    level: str = "core"
     differs: str = ""
-    opposites: Mapping[str, str] = field(default_factory=dict)
-    """Inputs that are another one's negative, where theirs knows one of the two."""
-
-    @property
-    def name(self) -> str:
-        """The row without its options."""
-        return self.ours.partition("?")[0]
 
 
+PATTERNS = ("strided", "fixed", "dilated", "longformer", "bigbird")
 FEATURES = "theirs adds 1e-4 to each feature; other random features"
 FULL = "theirs learns its projections, so both are full products"
+DECAYS = "theirs sums decays in float32"
 MATCHES = [
-    Match("window.blocked", local_attention, "local-attention", f"causal+window:{WINDOW},0"),
-    Match("window.blocked", local_attention, "local-attention", f"window:{WINDOW},{WINDOW}"),
-    *(Match("performer", performer, "performer-pytorch", m, differs=FEATURES)
-      for m in ("none", "causal")),
-    Match("nystrom", nystrom, "nystrom-attention"),
-    Match("linformer?projection=random", linformer, "linformer", differs=FULL),
-    Match("linear.elu", linear_elu, "performer-pytorch",
-          differs="theirs adds 1e-6 to the sum of keys"),
-    Match("linear.elu", linear_elu, "performer-pytorch", "causal"),
-    Match("lsh?shared=true", reformer, "reformer-pytorch", differs="other random rotations"),
-    Match("routing?clusters=64&window=64", routing, "routing-transformer",
-          differs="other centroids"),
-    *(Match(name, masked_sdpa(name), "SDPA with the pattern as its mask", "causal")
-      for name in ("strided", "fixed", "dilated", "longformer", "bigbird")),
-    *(Match(name, masked_sdpa(name), "SDPA with the pattern as its mask")
-      for name in ("longformer", "bigbird")),
-    Match("gated_delta", gated_delta, "transformers", "causal",
-          differs="theirs sums decays in float32"),
-    Match("kda", kda, "transformers", "causal", differs="theirs sums decays in float32"),
-    Match("ssd", ssd, "transformers", "causal", opposites={"g": "dt"},
-          differs="theirs makes each decay of dt"),
-    Match("mha", native_mha, "nn.MultiheadAttention", level="layer", differs="other weights"),
-    Match("block", native_block, "nn.TransformerEncoderLayer", level="block",
-          differs="other weights"),
-]  # fmt: skip
+    Match("window.blocked", local_attention, f"causal+window:{WINDOW},0"),
+    Match("window.blocked", local_attention, f"window:{WINDOW},{WINDOW}"),
+    Match("performer", performer, "none", FEATURES),
+    Match("performer", performer, "causal", FEATURES),
+    Match("nystrom", nystrom),
+    Match("linformer?projection=random", linformer, "none", FULL),
+    Match("linear.elu", linear_elu, "none", "theirs adds 1e-6 to the sum of keys"),
+    Match("linear.elu", linear_elu, "causal"),
+    Match("lsh?shared=true", reformer, "none", "other random rotations"),
+    Match("routing?clusters=64&window=64", routing, "none", "other centroids"),
+    *(Match(name, masked_sdpa(name), "causal") for name in PATTERNS),
+    *(Match(name, masked_sdpa(name)) for name in ("longformer", "bigbird")),
+    Match("gated_delta", gated_delta, "causal", DECAYS),
+    Match("kda", kda, "causal", DECAYS),
+    Match("ssd", ssd, "causal", "theirs makes each decay of dt"),
+    Match("mha", native_mha, "none", "other weights"),
+    Match("block", native_block, "none", "other weights"),
+]
 
 
-def problem_of(length: int, mask: str, phase: str, heads: int = 2, level: str = "core") -> Problem:
-    return Problem(
-        heads=heads,
-        kv_heads=heads,
-        q_len=length,
-        kv_len=length,
-        mask=Mask.parse(mask),
-        phase=phase,
-        level=level,
-    )
+class Calls:
+    """Calls of a row, or of another function, on one problem; with gradients where it has them."""
+
+    def __init__(self, row: Variant, problem: Problem, attend: Function | None = None) -> None:
+        self.problem, self.inputs = problem, make(problem, 0, inputs_of(row.operator, problem))
+        if "dt" in self.inputs:  # of which Mamba-2 makes each decay
+            self.inputs["g"].copy_(-self.inputs["dt"])
+        self.attend = attend or load_function(row.build)(problem, **row.chosen)
+        self.call = Call(problem, self.attend, self.inputs)
+        torch.manual_seed(0)
+        self.dout = torch.randn(problem.output_shape) if problem.gradients else None
+
+    def once(self) -> Any:
+        """The output of a call."""
+        out = self.call.forward()
+        if self.dout is not None:
+            self.call.backward(out, self.dout)
+        return out
+
+    def seconds(self) -> float:
+        """The time of a call."""
+        start = time.perf_counter()
+        self.once()
+        return time.perf_counter() - start
 
 
-def once(call: Any, dout: Any) -> Any:
-    """One call, with its gradients where there are some to hand back."""
-    out = call.forward()
-    if dout is not None:
-        call.backward(out, dout)
-    return out
-
-
-def ratios_of(ours: Any, theirs: Any, dout: Any = None) -> list[float]:
+def ratios_of(ours: Calls, theirs: Calls) -> list[float]:
     """The ratios ours / theirs of calls next to each other, in random order."""
-    once(ours, dout), once(theirs, dout)
+    ours.once(), theirs.once()
     ratios: list[float] = []
     start = time.perf_counter()
     while len(ratios) < FEWEST or (len(ratios) < MOST and time.perf_counter() - start < SECONDS):
-        seconds = {}
-        for call in random.sample([ours, theirs], 2):
-            before = time.perf_counter()
-            once(call, dout)
-            seconds[call is ours] = time.perf_counter() - before
-        ratios.append(seconds[True] / seconds[False])
+        seconds = {side: side.seconds() for side in random.sample([ours, theirs], 2)}
+        ratios.append(seconds[ours] / seconds[theirs])
     return ratios
 
 
-def pair(match: Match, phase: str) -> tuple[list[float], float]:
-    """The ratios ours / theirs, and how far apart the results are."""
-    import torch
-
-    from attnbench.gate.inputs import Call, make
-
-    length = LENGTH if match.level == "core" else 1024
-    problem = problem_of(length, match.mask, phase, HEADS, match.level)
-    row = impls.table().find(match.ours)
-    assert row.supports(problem) is None, row.supports(problem)
-    inputs = make(problem, 0, inputs_of(row.operator, problem))
-    for name, other in match.opposites.items():
-        inputs[name].copy_(-inputs[other])
-    torch.manual_seed(0)
-    ours = Call(problem, load_function(row.build)(problem, **row.chosen), inputs)
-    layer = match.theirs(problem)
-    theirs = Call(problem, layer, inputs)
-    dout = torch.randn(problem.output_shape) if problem.gradients else None
-    if match.level != "core":  # theirs trains its weights too
-        owner = layer if isinstance(layer, torch.nn.Module) else layer.__closure__[0].cell_contents
-        theirs.weights = dict(owner.named_parameters())
-    one, other = (once(call, dout).detach().double() for call in (ours, theirs))
-    ratios = ratios_of(ours, theirs, dout)
-    return ratios, float((one - other).norm() / other.norm())
-
-
-def strawmen(names: Sequence[str]) -> Iterator[tuple[str, bool]]:
-    """A line for each ratio, and whether it is within the limit."""
-    from attnbench.core.stats import summary
-
+def strawmen(names: Sequence[str]) -> Iterator[Figure]:
+    """Each ratio, with its interval."""
     for match in MATCHES:
-        package = match.library.replace("-", "_")
-        if names and match.name not in names:
-            continue
-        if package.islower() and find_spec(package) is None:
-            yield f"{match.name}: {match.library} is not installed", True
+        row = impls.table().find(match.ours)
+        if names and row.name not in names:
             continue
         for phase in ("forward", "train"):
-            ratios, apart = pair(match, phase)
-            s = summary(ratios)
-            what = f"{match.name} {match.mask} {phase} / {match.library}"
-            result = f"{s.median:6.3f} [{s.low:.3f}, {s.high:.3f}]  apart {apart:.0e}"
-            yield f"{what:70} {result}  {match.differs}", s.median <= MOST_RATIO
+            length = LENGTH if row.level == "core" else 1024
+            problem = problem_of(length, mask=match.mask, phase=phase, level=row.level)
+            assert row.supports(problem) is None, row.supports(problem)
+            try:
+                sides = Calls(row, problem), Calls(row, problem, match.theirs(problem))
+            except ImportError as why:
+                print(f"{row.name}: {why}")
+                break
+            one, other = (side.once().detach().double() for side in sides)
+            apart, s = float((one - other).norm() / other.norm()), summary(ratios_of(*sides))
+            what = f"{row.name} {match.mask} {phase} / {match.theirs.__name__}, apart {apart:.0e}"
+            interval = f"[{s.low:.3f}, {s.high:.3f}]"
+            yield f"{what} {match.differs} {interval}", s.median, MOST_RATIO, ""
 
 
-def claims(names: Sequence[str]) -> Iterator[tuple[Variant, str, str]]:
-    """Rows, masks and phases of which linear growth is claimed."""
+def claims(names: Sequence[str]) -> Iterator[tuple[Variant, list[Problem]]]:
+    """Rows and problems of all lengths, over which linear growth is claimed."""
     for row in impls.table().rows.values():
         window = row.name.startswith("window.")
         if (names and row.name not in names) or row.level != "core" or row.cost is None:
@@ -337,91 +305,60 @@ def claims(names: Sequence[str]) -> Iterator[tuple[Variant, str, str]]:
             continue  # what they do is the problem's, not theirs
         for mask in [f"causal+window:{WINDOW - 1},0"] if window else ["none", "causal"]:
             for phase in ("forward", "train"):
-                ends = [problem_of(n, mask, phase) for n in (LENGTHS[0], LENGTHS[-1])]
-                if all(row.supports(p) is None for p in ends):
-                    few, many = (load_function(row.cost)(p, **row.chosen).flops for p in ends)
-                    if many <= 1.05 * few * LENGTHS[-1] / LENGTHS[0]:
-                        yield row, mask, phase
+                some = [problem_of(n, heads=2, mask=mask, phase=phase) for n in LENGTHS]
+                if all(row.supports(p) is None for p in some):
+                    flops = [load_function(row.cost)(p, **row.chosen).flops for p in some]
+                    if flops[-1] <= 1.05 * flops[0] * LENGTHS[-1] / LENGTHS[0]:
+                        yield row, some
 
 
-def slope(values: Sequence[float]) -> float:
-    """By least squares, on logarithms."""
-    import numpy as np
-
-    return float(np.polyfit(np.log(LENGTHS), np.log(values), 1)[0])
-
-
-def exponents(row: Variant, mask: str, phase: str) -> tuple[float, float]:
-    """The exponents of the least time of a few rounds, and of the peak memory."""
-    import torch
-
-    from attnbench.gate.inputs import Call, make
-    from attnbench.meter.memory import observe
-
-    best, peaks, calls = dict.fromkeys(LENGTHS, math.inf), [], {}
-    for n in LENGTHS:
-        problem = problem_of(n, mask, phase)
-        inputs = make(problem, 0, inputs_of(row.operator, problem))
-        attend = load_function(row.build)(problem, **row.chosen)
-        dout = torch.randn(problem.output_shape) if problem.gradients else None
-        calls[n] = Call(problem, attend, inputs), dout
-        once(*calls[n])
-        peaks.append(float(observe(problem, attend, inputs, dout, None).memory.peak_bytes))
+def exponents(row: Variant, problems: Sequence[Problem]) -> tuple[float, float]:
+    """The exponents of the least time of a few rounds and of the peak memory, by least squares."""
+    lengths, peaks = [Calls(row, problem) for problem in problems], []
+    for calls in lengths:
+        calls.once()
+        view = observe(calls.problem, calls.attend, calls.inputs, calls.dout, None)
+        peaks.append(float(view.memory.peak_bytes))
+    best = [math.inf] * len(lengths)
     for _ in range(ROUNDS):
-        for n, (call, dout) in calls.items():
+        for n, calls in enumerate(lengths):
             start, count = time.perf_counter(), 0
             while count < LEAST or time.perf_counter() - start < ROUND_S:
-                before = time.perf_counter()
-                once(call, dout)
-                best[n] = min(best[n], time.perf_counter() - before)
+                best[n] = min(best[n], calls.seconds())
                 count += 1
-    return slope(list(best.values())), slope(peaks)
+    of_time, of_memory = np.polyfit(np.log(LENGTHS), np.log([best, peaks]).T, 1)[0]
+    return float(of_time), float(of_memory)
 
 
-def scaling(names: Sequence[str]) -> Iterator[tuple[str, bool]]:
-    """A line for each claim's exponents, and whether both are within the limit."""
-    for row, mask, phase in claims(names):
-        of_time, of_memory = exponents(row, mask, phase)
-        what = f"{row.label} {mask} {phase}"
-        holds = max(of_time, of_memory) <= MOST_EXPONENT
-        yield f"{what:48} time {of_time:5.2f}  memory {of_memory:5.2f}", holds
+def scaling(names: Sequence[str]) -> Iterator[Figure]:
+    """Each claim's exponents."""
+    for row, problems in claims(names):
+        what = f"{row.label} {problems[0].mask} {problems[0].phase}, exponent of"
+        of_time, of_memory = exponents(row, problems)
+        yield f"{what} time", of_time, MOST_EXPONENT, ""
+        yield f"{what} memory", of_memory, MOST_EXPONENT, ""
 
 
-def caches(names: Sequence[str]) -> Iterator[tuple[str, bool]]:
-    """A line for each row and cache, and whether it takes the bytes that it must."""
-    from attnbench.core.stats import paired
-    from attnbench.gate.inputs import Call, cache_bytes, make
-
+def caches(names: Sequence[str]) -> Iterator[Figure]:
+    """Each row and cache, and the bytes that it takes of each token."""
+    find = impls.table().find
     for length in (4096, 16384):
-        plain = problem_of(length, "none", "decode", HEADS).with_(q_len=1)
-        sdpa = Call(plain, load_function("impls.dense.sdpa:build")(plain), make(plain, 0))
+        plain = problem_of(length, mask="none", phase="decode")
+        sdpa = Calls(find("sdpa"), plain)
         for kv_dtype, bits in (("int8", 8), ("int4", 4), ("fp8", 8)):
-            problem = plain.with_(kv_dtype=kv_dtype)
-            for row in map(impls.table().find, names or ("cache.sdpa", "cache.online")):
-                attend = load_function(row.build)(problem, **row.chosen)
-                call = Call(problem, attend, make(problem, 0))
-                ratios = ratios_of(call, sdpa)
-                found = paired([math.log(x) for x in ratios], 0.05)
-                each, whole = (cache_bytes(x) / length for x in (call, sdpa))  # type: ignore[operator]
-                text = f"{row.label:12} {kv_dtype} {length:6}: {found.ratio:5.2f}"
-                text += f" [{found.low:.2f}, {found.high:.2f}] of the time, n={len(ratios)}"
-                text += f"; {each:.0f} of {whole:.0f} bytes a token"
-                yield text, each == 2 * HEADS * (WIDTH * bits / 8 + 4)
+            for row in map(find, names or ("cache.sdpa", "cache.online")):
+                calls = Calls(row, plain.with_(kv_dtype=kv_dtype))
+                c = paired([math.log(x) for x in ratios_of(calls, sdpa)], 0.05)
+                each = cache_bytes(calls.call) / length
+                text = f"{row.label} {kv_dtype} {length:6}: {c.ratio:.2f} [{c.low:.2f}, "
+                text += f"{c.high:.2f}] of the time, {each:.0f} bytes a token; these are off by"
+                yield text, abs(each - 2 * HEADS * (WIDTH * bits / 8 + 4)), 0, ""
 
 
 def main(what: str, names: Sequence[str]) -> int:
     """Print every figure; 1 where one is beyond its limit."""
-    variables = environment(1)
-    if any(os.environ.get(name) != value for name, value in variables.items()):
-        command = [sys.executable, "-m", "proofs.rows", what, *names]
-        os.execve(sys.executable, command, {**os.environ, **variables})
     apply(Settings(threads=1))
-    beyond = 0
-    for line, holds in {"strawmen": strawmen, "scaling": scaling, "caches": caches}[what](names):
-        beyond += not holds
-        print(f"{'holds' if holds else 'BEYOND':7} {line}", flush=True)
-    print(f"{beyond} beyond the limit" if beyond else "all within the limit")
-    return int(beyond > 0)
+    return show({"strawmen": strawmen, "scaling": scaling, "caches": caches}[what](names))
 
 
 if __name__ == "__main__":

@@ -11,22 +11,28 @@ import gc
 import itertools
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+from msgspec.structs import replace
 
 import impls
 from attnbench.core import wire
 from attnbench.core.machine import kernel_bytes
+from attnbench.core.process import Program
 from attnbench.core.settings import Settings, apply, environment
 from impls.masks import Mask
 from impls.problem import Problem
+from impls.spec import Variant
 
 ROOT = Path(__file__).resolve().parent.parent
 Figure = tuple[str, float, float, str]
@@ -34,9 +40,13 @@ Figure = tuple[str, float, float, str]
 SECONDS_A_CELL = 2.0
 TRIVIAL = ("einsum", "matmul", "baddbmm", "inplace", "sdpa")
 CELLS, FIRST = 1000, 100
-TRIALS = {0: 200, 3: 100, 5: 100}
-"""Per cent more work, and how often it is tried."""
+TRIALS = {0: (200, 1.0), 3: (100, 10.0), 5: (100, 1.0)}
+"""By the per cent of more work: how often it is tried, and the most per cent of wrong verdicts."""
+SLICES = 100
 PAIRS_BUDGET_S = 6.0
+SMALL = {"heads": 2, "kv_heads": 2, "q_len": 100, "kv_len": 100, "head_dim": 16, "v_head_dim": 16}
+BUSY = "while True:\n sum(i * i for i in range(10**5))"
+"""Somebody else at work, on another core if there is one."""
 DENSE = ("matmul", "baddbmm", "einsum", "bmm", "chunked", "online", "sdpa")
 PLAIN_LENGTHS, PROCESSES, ROUNDS, CALLS = (512, 1024, 2048), 5, 7, 3
 RULER = ("own", "setup", "memory")
@@ -77,25 +87,6 @@ def sweep() -> Iterator[Figure]:
     yield "building, the memory meter and all the rest, median cell", own * 1e3, 20, "ms"
 
 
-class Growth:
-    """A watcher that notes how large this process is, and how much processor time it took."""
-
-    def __init__(self) -> None:
-        self.bytes: list[int] = []
-        self.busy_s: list[float] = []
-
-    def cell(self, record: object, done: int, total: int, guess_s: float, ahead_s: float) -> None:
-        """Note it."""
-        if done == FIRST:
-            gc.collect()
-        self.bytes.append(kernel_bytes("VmRSS"))
-        self.busy_s.append(time.process_time())
-
-    def tell(self, sentence: str) -> None:
-        """Pass it on."""
-        print(f"    {sentence}", file=sys.stderr)
-
-
 def endurance() -> Iterator[Figure]:
     """A thousand cells of trivial work: what is the sweep's own, and by how much it grows."""
     from attnbench.core.record import Status
@@ -108,7 +99,15 @@ def endurance() -> Iterator[Figure]:
 
     lengths = tuple(str(n) for n in range(1, CELLS // (2 * len(TRIVIAL)) + 1))
     grid = Preset("trivial", seq=lengths, heads=(1,), head_dim=(8,), mask=("none",), budget=1e-3)
-    places, watcher = Local(), Growth()
+    sizes, busy_s, places = list[int](), list[float](), Local()
+
+    def note(record: object, done: int, *_: object) -> None:
+        if done == FIRST:
+            gc.collect()
+        sizes.append(kernel_bytes("VmRSS"))
+        busy_s.append(time.process_time())
+
+    watcher = SimpleNamespace(at=lambda *_: None, cell=note, tell=print)
     plan = make_plan(impls.table(), TRIVIAL, grid, places.machine)
     header = {"seed": 0, "budget_s": grid.budget, "grid": {}, "machine": {}}
     with tempfile.TemporaryDirectory() as out:
@@ -122,39 +121,35 @@ def endurance() -> Iterator[Figure]:
     yield "cells twice", len(records) - len(keys), 0, ""
     measured = [r for r in records if r.status is Status.MEASURED]
     own = statistics.median(sum(r.spent_s[k] for k in RULER) for r in measured)
-    parent = (watcher.busy_s[-1] - watcher.busy_s[FIRST]) / (len(records) - FIRST)
-    yield "the worker's own time, median cell", own * 1e3, 20, "ms"
-    yield "the parent's processor time a cell", parent * 1e3, 20, "ms"
-    yield "both", (own + parent) * 1e3, 20, "ms"
+    parent = (busy_s[-1] - busy_s[FIRST]) / (len(records) - FIRST)
+    both = f"the worker's own time, {own * 1e3:.2g} ms, and the parent's, a cell"
+    yield both, (own + parent) * 1e3, 20, "ms"
     once = len(plan.to_run) - 1  # what is measured again comes after it
-    growth = (watcher.bytes[once] - watcher.bytes[FIRST]) / (once - FIRST)
+    growth = (sizes[once] - sizes[FIRST]) / (once - FIRST)
     yield "the parent grows, a cell", growth / 1024, 2, "KiB"
-    most = max(watcher.bytes) - watcher.bytes[FIRST]
-    yield "and at the most, in all", most / 2**20, 8, "MiB"
+    yield "and at the most, in all", (max(sizes) - sizes[FIRST]) / 2**20, 8, "MiB"
 
 
 def timer() -> Iterator[Figure]:
     """Our samples and torch.utils.benchmark's, turn about, on the same calls."""
     from torch.utils.benchmark import Timer
 
-    from attnbench.core.wire import Job
     from attnbench.meter.cell import Bench
     from attnbench.meter.clocks import clock_for
 
     def ratio(name: str, problem: Problem) -> float:
-        timed = bench.ready(Job(impls.table().find(name), problem)).timed()
+        timed = bench.ready(wire.Job(impls.table().find(name), problem)).timed()
         timed.before()
         theirs = Timer("run()", globals={"run": timed.run}, num_threads=1)
         clock, ratios = clock_for("cpu", problem.phase), list[float]()
         # timeit makes two calls of its own before the one that it times
         sides = {
-            "ours": lambda: clock.samples(_nothing, timed.run, 3)[2],
+            "ours": lambda: clock.samples(lambda: None, timed.run, 3)[2],
             "theirs": lambda: theirs.timeit(1).median,
         }
         until = time.perf_counter() + SECONDS_A_CELL
         while time.perf_counter() < until or len(ratios) < 20:
-            order = ("ours", "theirs") if len(ratios) % 2 else ("theirs", "ours")
-            times = {side: sides[side]() for side in order}
+            times = {side: sides[side]() for side in random.sample([*sides], 2)}
             ratios.append(times["ours"] / times["theirs"])
         print(f"    {name:12} {problem}: {statistics.median(ratios):.4f}", file=sys.stderr)
         return statistics.median(ratios)
@@ -173,52 +168,49 @@ def timer() -> Iterator[Figure]:
     yield "the worst of them", max(off), 5, "%"
 
 
-def _nothing() -> None:
-    pass
+def build(problem: Problem, extra: int = 0) -> Callable[..., Any]:
+    """Attention without a mask; ``extra`` of its slices, spread evenly, are computed twice."""
+    import torch
 
+    again = {i * SLICES // extra for i in range(extra)}
 
-@contextmanager
-def busy_core() -> Iterator[None]:
-    """Somebody else at work on another core, if there is one."""
-    burn = "while True:\n sum(i * i for i in range(10**5))"
-    with subprocess.Popen([sys.executable, "-c", burn]) as other:
-        try:
-            yield
-        finally:
-            other.kill()
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        parts = []
+        for number, rows in enumerate(q.tensor_split(SLICES, 2)):
+            for _ in range(1 + (number in again)):
+                part = (rows @ k.mT * problem.scale).softmax(-1) @ v
+            parts.append(part)
+        return torch.cat(parts, 2)
+
+    return attend
 
 
 def pairs() -> Iterator[Figure]:
     """Verdicts on code that is the same, and that does a known share more, on a busy machine."""
-    with busy_core():
-        yield from _verdicts()
-
-
-def _verdicts() -> Iterator[Figure]:
     from attnbench.core.stats import LEAST_MARGIN, StopRule, Verdict
-    from attnbench.core.wire import Job
     from attnbench.meter.cell import Bench
     from attnbench.meter.pairs import compare_ready, floor_of
-    from proofs.slices import PROBLEM, slices
 
     apply(Settings())
-    bench = Bench()
-    ready = {extra: bench.ready(Job(slices(extra), PROBLEM)) for extra in TRIALS}
-    floor = floor_of(ready[0])
-    margin = max(LEAST_MARGIN, floor["floor"])
-    yield f"noise floor, {floor['trials']} comparisons of itself", floor["floor"] * 100, 2, "%"
-    for extra, trials in TRIALS.items():
-        rule = StopRule(margin, budget_s=PAIRS_BUDGET_S)
-        results = [compare_ready(ready[0], ready[extra], rule) for _ in range(trials)]
-        verdicts = [c.verdict for c in results]
-        counts = ", ".join(f"{v} {verdicts.count(v)}" for v in Verdict if v in verdicts)
-        ratio = statistics.median(c.ratio for c in results)
-        print(f"    {extra} %: {counts}; median ratio {ratio:.4f}", file=sys.stderr, flush=True)
-        slower, faster = verdicts.count(Verdict.SLOWER), verdicts.count(Verdict.FASTER)
-        wrong = trials - slower if extra else slower + faster
-        what = f"{extra} % more work, not called SLOWER" if extra else "same code, a difference"
-        most = {0: 1.0, 3: 10.0, 5: 1.0}[extra]
-        yield f"{what}, of {trials} trials", 100 * wrong / trials, most, "%"
+    bench, problem = Bench(), Problem(**SMALL)
+    row = Variant("slices", "", "planted", "softmax", f"{__file__}:build", options={"extra": 0})
+    with Program([sys.executable, "-c", BUSY]):
+        jobs = {n: wire.Job(replace(row, given={"extra": n}), problem) for n in TRIALS}
+        ready = {n: bench.ready(job) for n, job in jobs.items()}
+        floor = floor_of(ready[0])
+        margin = max(LEAST_MARGIN, floor["floor"])
+        yield f"noise floor, {floor['trials']} comparisons of itself", floor["floor"] * 100, 2, "%"
+        for extra, (trials, most) in TRIALS.items():
+            rule = StopRule(margin, budget_s=PAIRS_BUDGET_S)
+            results = [compare_ready(ready[0], ready[extra], rule) for _ in range(trials)]
+            counts = Counter(c.verdict for c in results)
+            ratio = statistics.median(c.ratio for c in results)
+            slower, faster = counts[Verdict.SLOWER], counts[Verdict.FASTER]
+            wrong = trials - slower if extra else slower + faster
+            what = f"{extra} % more work, not called SLOWER" if extra else "same code, a difference"
+            each = ", ".join(f"{verdict} {n}" for verdict, n in counts.items())
+            what += f", of {trials} trials ({each}; median ratio {ratio:.4f})"
+            yield what, 100 * wrong / trials, most, "%"
 
 
 SCRIPT = """
@@ -247,26 +239,19 @@ with torch.no_grad():
 """
 
 
-@contextmanager
-def plain_process(words: list[str]) -> Iterator[Callable[[], float]]:
-    """A script of a few lines, started with no variable of ours, as a function that has it make
-    some calls: their median in seconds.
-    """
+def plain_process(words: Sequence[str]) -> subprocess.Popen[str]:
+    """A script of a few lines, started with no variable of ours."""
     ours = ("MALLOC_", "OMP_", "MKL_", "OPENBLAS_")
     variables = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
     env, pipe = {**variables, "PYTHONPATH": str(ROOT)}, subprocess.PIPE
     command = [sys.executable, "-c", SCRIPT, *words]
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env) as process:
-        assert process.stdin and process.stdout
-        lines, answers = process.stdin, process.stdout
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env)
 
-        def calls_s() -> float:
-            print(CALLS, file=lines, flush=True)
-            return statistics.median(json.loads(answers.readline()))
 
-        calls_s()
-        yield calls_s
-        lines.close()
+def calls_s(process: subprocess.Popen[str]) -> float:
+    """The median in seconds of some calls that the script makes now."""
+    print(CALLS, file=process.stdin, flush=True)
+    return statistics.median(json.loads(process.stdout.readline()))
 
 
 def plain() -> Iterator[Figure]:
@@ -288,9 +273,10 @@ def plain() -> Iterator[Figure]:
             for freed, some in ratios.items():
                 for _ in range(PROCESSES):
                     words = [json.dumps(wire.plain(problem)), name, str(freed)]
-                    with plain_process(words) as calls_s:
+                    with plain_process(words) as process:
+                        calls_s(process)
                         rounds = [
-                            calls_s() / statistics.median(worker.samples(CALLS))
+                            calls_s(process) / statistics.median(worker.samples(CALLS))
                             for _ in range(ROUNDS)
                         ]
                     some.append(statistics.median(rounds))
@@ -310,14 +296,12 @@ def main(names: Sequence[str]) -> int:
     if unknown := set(names) - set(PARTS):
         print(f"there is no part {', '.join(unknown)}; the parts are {', '.join(PARTS)}")
         return 2
-    if part := PARTS.get(os.environ.get("ATTNBENCH_PROOF", "")):
-        return show(part())
-    status, command = 0, [sys.executable, "-m", "proofs.ruler"]
-    for name in names or PARTS:
-        print(f"{name}: {PARTS[name].__doc__}", flush=True)
-        variables = {**os.environ, **environment(1), "ATTNBENCH_PROOF": name}
-        status |= subprocess.run([*command, name], env=variables).returncode
-    return status
+    os.environ |= environment(1)  # before torch is loaded
+    if len(names) == 1:
+        print(f"{names[0]}: {PARTS[names[0]].__doc__}", flush=True)
+        return show(PARTS[names[0]]())
+    command = [sys.executable, "-m", "proofs.ruler"]
+    return max(subprocess.run([*command, name]).returncode for name in names or PARTS)
 
 
 def show(figures: Iterator[Figure]) -> int:
@@ -325,8 +309,8 @@ def show(figures: Iterator[Figure]) -> int:
     beyond = 0
     for what, value, limit, unit in figures:
         beyond += value > limit
-        mark = "BEYOND" if value > limit else "holds"
-        print(f"  {mark:7} {what}: {value:.3g} {unit} (at most {limit:g} {unit})", flush=True)
+        mark, of = "BEYOND" if value > limit else "holds", f" {unit}" if unit else ""
+        print(f"  {mark:7} {what}: {value:.4g}{of} (at most {limit:g}{of})", flush=True)
     return int(beyond > 0)
 
 

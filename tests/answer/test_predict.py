@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attnbench.answer.predict import predict
-from proofs import regret
+from proofs import regret, ruler
 
 LENGTHS = (128, 256, 512, 1024, 2048)
 
@@ -43,6 +43,6 @@ def test_nine_of_ten_lie_in_their_interval_where_times_are_noisy():
 def test_where_the_machine_stands_still_the_choice_keeps_what_it_promises(capsys):
     answers = regret.answers(0.03)
     assert len(answers) == 64
-    assert regret.show(answers), capsys.readouterr().out
+    assert not ruler.show(regret.figures(answers)), capsys.readouterr().out
     silent = regret.answers(0.5)  # and where times say nothing it is silent
     assert sum(a.choice.ranking is not None for a in silent) < len(silent) / 2
