@@ -14,14 +14,11 @@ import argparse
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import shorten
 from time import monotonic
 from typing import Any
 
@@ -29,6 +26,8 @@ import impls
 from attnbench.command.terminal import as_ctrl_c
 from attnbench.core.disk import HEADER
 from attnbench.core.machine import gpu_warnings, this_machine
+from attnbench.core.process import Program
+from attnbench.report.tables import Table, columns, show
 
 ROOT = Path(__file__).resolve().parent.parent
 Words = Mapping[str, str]
@@ -46,6 +45,7 @@ DECODE = ("triton.decode", "sdpa", "sdpa.cudnn", "sdpa.flash", "flashinfer")
 TEN = ("sdpa", "sdpa.cudnn", "sdpa.flash", "sdpa.efficient", "triton.flash", "gluon.flash")
 TEN += ("flex", "matmul", "triton.linear", "linear.elu")
 CLAIMS = ("h200-sdpa-cudnn", "h200-llama-cudnn", "--points", "10")
+FINAL = {"done", "finding"}
 ELSEWHERE = 4
 """The call that belongs on another machine, so that no other call goes on to its steps."""
 CLOSING_S, GRACE_S, INTERRUPTED = 15.0, 8.0, 130
@@ -74,10 +74,8 @@ class Room:
 
     def options(self, *grids: Words) -> list[str]:
         """The words of a grid on the device; on a CPU of a tiny one, of the same phases."""
-        grid: dict[str, str] = {}
-        for some in (*grids, TINY if self.tiny else {}):
-            grid |= some
-        grid |= {"device": self.device, "out": str(self.folder)}
+        own = {"device": self.device, "out": str(self.folder)}
+        grid = dict(ChainMap(own, TINY if self.tiny else {}, *reversed(grids)))
         return [word for name, value in grid.items() for word in (f"--{name}", value)]
 
     def names(self, variants: Sequence[str]) -> list[str]:
@@ -85,9 +83,25 @@ class Room:
         rows = impls.table().rows
         return list(ON_CPU) if self.tiny else [v for v in variants if v.partition("?")[0] in rows]
 
+    @property
+    def budget(self) -> str:
+        """The seconds of a search."""
+        return f"{2 if self.tiny else max(10.0, self.seconds - CLOSING_S):.0f}"
 
-Command = Callable[[Room], list[str] | str]
-"""A command's words, or the sentence why there is nothing to run."""
+    def run(self, variants: Sequence[str], grid: Words, *more: str) -> list[str]:
+        """A run that ends in time; the rest of it where an earlier call has begun it."""
+        limit = f"{max(1, self.seconds - CLOSING_S):.0f}s"
+        words = [*ATTNBENCH, "run", "--no-report", "--limit", limit]
+        if (run := self.beside(self.folder.name)) and not self.anew:
+            return [*words, "--resume", str(run)]
+        short = SHORT if self.tiny else {}
+        return [*words, *self.names(variants), *self.options(grid, short), *more]
+
+    def cross(self, variant: str, lengths: str, mask: str, on_cpu: str) -> list[str]:
+        """Where a variant overtakes sdpa, or is overtaken by it."""
+        other, ends = (on_cpu, "64,128") if self.tiny else (variant, lengths)
+        words = self.options(FORWARD, {"mask": mask, "seq": ends, "budget": self.budget})
+        return [*ATTNBENCH, "crossover", "sdpa", other, *words]
 
 
 @dataclass(frozen=True)
@@ -100,7 +114,7 @@ class Step:
     calls: tuple[int, ...]
     least_s: float
     limit_s: float
-    command: Command
+    command: Callable[[Room], list[str]]
     counts: str = r".*is the fastest exact variant.*|→ .*"
 
     def outcome(self, status: int | None, output: str) -> tuple[str, str]:
@@ -119,29 +133,32 @@ class Step:
 
 def steps() -> list[Step]:
     """All steps, in the order of the four calls; the first of a call are worth most."""
+    kernels = (*with_and_without(OURS), *OTHERS)
     training = LAYER | {"seq": "8192", "batch": "4", "phase": "forward,train"}
     decoding = LAYER | {"phase": "decode"}
     grouped = decoding | {"seq": "131072", "batch": "1,64", "kv-heads": "2"}
     llama = {"seq": "2048,8192,32768,131072", "batch": "1,8,32", "heads": "64", "kv-heads": "8"}
     energy = FORWARD | {"seq": "8192", "batch": "2"}
     tests = r".*\d+ (passed|failed|skipped|error|deselected).*"
+    long = "512,65536", "causal", "linear.elu"
+    short = "1024,32768", "window:1023,0", "window.blocked"
     bound = r".*(overtakes|faster throughout|neither).*"
     return [
         Step("env", (1,), 30, 120, _env, r"product (bf|fl)oat.*"),
-        Step("kernels", (1,), 60, 180, _run((*with_and_without(OURS), *OTHERS), training)),
-        Step("decode", (1,), 30, 90, _run(DECODE, grouped)),
+        Step("kernels", (1,), 60, 180, lambda at: at.run(kernels, training)),
+        Step("decode", (1,), 30, 90, lambda at: at.run(DECODE, grouped)),
         Step("tests", (1,), 60, 240, _tests, tests),
-        Step("quick", (2,), 60, 330, _run((), {"preset": "h200-quick"})),
+        Step("quick", (2,), 60, 330, lambda at: at.run((), {"preset": "h200-quick"})),
         Step("claim", (2,), 30, 150, _claim, r".*reproduced.*"),
-        Step("h200", (2, 3), 60, 520, _run((), {"preset": "h200"})),
-        Step("million", (3,), 30, 150, _run((), {"preset": "million"})),
-        Step("shapes", (3,), 30, 150, _run(DECODE, decoding | llama)),
-        Step("again", (4,), 60, 330, _run((), {"preset": "h200-quick"})),
+        Step("h200", (2, 3), 60, 520, lambda at: at.run((), {"preset": "h200"})),
+        Step("million", (3,), 30, 150, lambda at: at.run((), {"preset": "million"})),
+        Step("shapes", (3,), 30, 150, lambda at: at.run(DECODE, decoding | llama)),
+        Step("again", (4,), 60, 330, lambda at: at.run((), {"preset": "h200-quick"})),
         Step("apart", (4,), 5, 30, _apart, r"of what was timed in both.*"),
-        Step("energy", (4,), 30, 120, _run(TEN, energy, "--energy")),
-        Step("cross-linear", (4,), 20, 60, _cross("triton.linear", "512,65536"), bound),
-        Step("cross-window", (4,), 20, 60, _cross("window.flex", "1024,32768"), bound),
-        Step("cross-fla", (4,), 60, 120, _cross("fla.linear", "512,65536"), bound),
+        Step("energy", (4,), 30, 120, lambda at: at.run(TEN, energy, "--energy")),
+        Step("cross-linear", (4,), 20, 60, lambda at: at.cross("triton.linear", *long), bound),
+        Step("cross-window", (4,), 20, 60, lambda at: at.cross("window.flex", *short), bound),
+        Step("cross-fla", (4,), 60, 120, lambda at: at.cross("fla.linear", *long), bound),
         Step("limits", (4,), 30, 120, _limits, r"sdpa .*"),
         Step("selfcheck", (4,), 60, 240, _selfcheck, r"ruler self-check:.*"),
     ]
@@ -162,20 +179,6 @@ def _env(room: Room) -> list[str]:
     return [*ATTNBENCH, "env", "--device", room.device, "--dtype", dtypes, "--out", out]
 
 
-def _run(variants: Sequence[str], grid: Words, *more: str) -> Command:
-    """A run that ends in time; the rest of it where an earlier call has begun it."""
-
-    def command(room: Room) -> list[str]:
-        limit = f"{max(1, room.seconds - CLOSING_S):.0f}s"
-        words = [*ATTNBENCH, "run", "--no-report", "--limit", limit]
-        if (run := room.beside(room.folder.name)) and not room.anew:
-            return [*words, "--resume", str(run)]
-        short = SHORT if room.tiny else {}
-        return [*words, *room.names(variants), *room.options(grid, short), *more]
-
-    return command
-
-
 def _tests(room: Room) -> list[str]:
     plain = ("-o", "addopts=", "--import-mode=importlib", "-p", "no:cacheprovider")
     return [sys.executable, "-m", "pytest", "-m", "gpu", "-v", "-rs", *plain, "tests/gpu"]
@@ -187,36 +190,16 @@ def _claim(room: Room) -> list[str]:
     return [*ATTNBENCH, "reproduce", *words, "--out", str(room.folder)]
 
 
-def _apart(room: Room) -> list[str] | str:
-    quick, again = room.beside("quick"), room.beside("again")
-    if quick is None or again is None:
-        return "it compares the steps quick and again, and one of them has no run yet"
-    return [*ATTNBENCH, "compare", str(quick), str(again)]
-
-
-def _cross(variant: str, lengths: str) -> Command:
-    """Where a variant overtakes sdpa, or is overtaken by it."""
-    window = variant.startswith("window")
-    mask = {"mask": "window:1023,0" if window else "causal"}
-
-    def command(room: Room) -> list[str]:
-        on_cpu = "window.blocked" if window else "linear.elu"
-        other, ends = (on_cpu, "64,128") if room.tiny else (variant, lengths)
-        words = room.options(FORWARD | mask, {"seq": ends, "budget": _budget(room)})
-        return [*ATTNBENCH, "crossover", "sdpa", other, *words]
-
-    return command
+def _apart(room: Room) -> list[str]:
+    """It says itself where one of the two has no run yet."""
+    runs = (room.beside(step) or room.folder.with_name(step) for step in ("quick", "again"))
+    return [*ATTNBENCH, "compare", *map(str, runs)]
 
 
 def _limits(room: Room) -> list[str]:
     small = ("--max-memory", "1MiB", "--max-time", "1ms") if room.tiny else ()
-    words = room.options(FORWARD, {"budget": _budget(room)})
+    words = room.options(FORWARD, {"budget": room.budget})
     return [*ATTNBENCH, "limits", *room.names(TEN), *words, *small]
-
-
-def _budget(room: Room) -> str:
-    """The seconds of a search."""
-    return f"{2 if room.tiny else max(10.0, room.seconds - CLOSING_S):.0f}"
 
 
 def _selfcheck(room: Room) -> list[str]:
@@ -238,21 +221,15 @@ class Visit:
         self.steps[step.name] = {"status": status, "seconds": round(seconds, 1), "line": line}
         (self.folder / SUMMARY).write_text(json.dumps(self.steps, indent=1))
 
-    def left(self, todo: Sequence[Step]) -> list[Step]:
-        """The steps that have not come to an end."""
-        return [
-            step
-            for step in todo
-            if self.steps.get(step.name, {}).get("status") not in ("done", "finding")
-        ]
+    def ends(self, todo: Sequence[Step]) -> dict[Step, str]:
+        """How steps stand; empty words for those that were not reached yet."""
+        return {step: self.steps.get(step.name, {}).get("status", "") for step in todo}
 
-    def queue(self, todo: Sequence[Step], call: int | None) -> tuple[list[Step], list[Step]]:
+    def queue(self, left: Sequence[Step], call: int | None) -> tuple[list[Step], list[Step]]:
         """The steps that a call has left, and those of others that it goes on to. If no call is
-        named, it is the first with steps that have neither ended nor turned out to be impossible.
+        named, it is the first with steps that have not failed.
         """
-        ends = {name: one["status"] for name, one in self.steps.items()}
-        left = self.left(todo)
-        hopeful = [step for step in left if ends.get(step.name) not in ("left out", "failed")]
+        hopeful = [step for step, end in self.ends(left).items() if end != "failed"]
         call = call or min((min(step.calls) for step in hopeful or left), default=1)
         own = [step for step in left if call in step.calls]
         return own, [step for step in left if step not in own and ELSEWHERE not in step.calls]
@@ -268,9 +245,6 @@ class Visit:
                     self.note(step, "not begun", 0.0, "no time was left for it")
                 continue
             room = Room(self.device, self.folder / "results" / step.name, left)
-            if isinstance(step.command(room), str):
-                self.note(step, "left out", 0.0, str(step.command(room)))
-                continue
             start = monotonic() - (before or {}).get("seconds", 0.0)
             self.note(step, "cut off", 0.0, "the visit ended in the middle of it")
             print(f"{step.name}: {left:.0f} s at most …", file=sys.stderr, flush=True)
@@ -282,66 +256,29 @@ class Visit:
             word, line = step.outcome(status, output)
             self.note(step, word, monotonic() - start, line)
 
-    def table(self) -> str:
-        """A line for each step: how it ended, its seconds, and the line that says most."""
-        rows = [f"{'step':14}{'status':11}{'seconds':>8}  outcome"]
-        for name, one in self.steps.items():
-            line = shorten(one["line"], 120, placeholder=" …")  # the summary has it whole
-            rows.append(f"{name:14}{one['status']:11}{one['seconds']:8.1f}  {line}")
-        return "\n".join(rows)
+    def show(self) -> None:
+        """Print how each step ended, its seconds, and the line that says most."""
+        heads = columns("step", "status", "seconds", "outcome", right=["seconds"], wrap=["outcome"])
+        show(Table("", heads, [(name, *one.values()) for name, one in self.steps.items()]))
 
 
-def run_command(command: list[str] | str, limit_s: float, log: Path) -> tuple[int | None, str]:
-    """Run a command in a group of its own for so long at most: its exit status, None where its
-    time was over, and its output, which the log holds.
+def run_command(command: list[str], limit_s: float, log: Path) -> tuple[int | None, str]:
+    """Run a command for so long at most: its exit status, None where its time was over, and its
+    output, which the log holds.
     """
-    env = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}  # a line that counts is whole
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH", "")]))
-    status = None
-    with log.open("w") as output:
-        files = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-        process = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, **files)
-        try:
-            with suppress(subprocess.TimeoutExpired):
-                status = process.wait(limit_s)
-        finally:
-            process.terminate()  # attnbench takes it as Ctrl-C
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE_S)
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return status, log.read_text(errors="replace")
+    wide = {**os.environ, "COLUMNS": "200"}  # so that a line that counts is whole
+    with (
+        log.open("w", buffering=1) as output,
+        Program(command, folder=ROOT, variables=wide, watch=output.write) as program,
+    ):
+        status = program.wait(limit_s)
+    return status, log.read_text()
 
 
 def main(words: Sequence[str]) -> int:
-    """Exit status 0 where the call's steps are done, or left out; 1 where one found something;
-    2 where some are not done; 130 where somebody stopped it.
+    """Exit status 0 where the call's steps are done; 1 where one found something; 2 where some are
+    not done; 130 where somebody stopped it.
     """
-    options, todo = _parser().parse_args(words), steps()
-    machine = this_machine()
-    if options.device not in machine.devices:
-        print(f"torch can't use a GPU here: {'; '.join(gpu_warnings(machine))}", file=sys.stderr)
-        return 2
-    visit = Visit(options.out.resolve(), options.device)
-    if options.steps:
-        todo = [step for step in todo if step.name in options.steps]
-        own, more = visit.left(todo), []
-    else:
-        own, more = visit.queue(todo, options.call)
-    try:
-        with as_ctrl_c():
-            visit.run([*own, *more], 60 * options.minutes)
-    except KeyboardInterrupt:
-        print("stopped; what was done is kept, and the same command goes on", file=sys.stderr)
-        return INTERRUPTED
-    finally:
-        print(visit.table())
-    ends = {visit.steps[step.name]["status"] for step in (todo if options.steps else own)}
-    return 2 if ends - {"done", "finding", "left out"} else int("finding" in ends)
-
-
-def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     add = parser.add_argument
@@ -350,7 +287,24 @@ def _parser() -> argparse.ArgumentParser:
     add("--minutes", type=float, default=9.0, metavar="M", help="of this call; 9 if not given")
     add("--steps", nargs="+", default=[], choices=[step.name for step in steps()])
     add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a tiny trial")
-    return parser
+    options, machine = parser.parse_args(words), this_machine()
+    if options.device not in machine.devices:
+        print(f"torch can't use a GPU here: {'; '.join(gpu_warnings(machine))}", file=sys.stderr)
+        return 2
+    visit = Visit(options.out.resolve(), options.device)
+    todo = [step for step in steps() if step.name in options.steps or not options.steps]
+    left = [step for step, end in visit.ends(todo).items() if end not in FINAL]
+    own, more = (left, []) if options.steps else visit.queue(left, options.call)
+    try:
+        with as_ctrl_c():
+            visit.run([*own, *more], 60 * options.minutes)
+    except KeyboardInterrupt:
+        print("stopped; what was done is kept, and the same command goes on", file=sys.stderr)
+        return INTERRUPTED
+    finally:
+        visit.show()
+    ends = set(visit.ends(own).values())
+    return 2 if ends - FINAL else int("finding" in ends)
 
 
 if __name__ == "__main__":

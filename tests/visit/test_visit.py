@@ -1,4 +1,4 @@
-"""A visit to a GPU: what is kept, cut off, left out and gone on with, and every step's command."""
+"""A visit to a GPU: every step's command."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,6 @@ def test_the_steps_are_words_of_the_command_line(device, tmp_path):
     for one in steps():
         assert one.least_s <= one.limit_s <= 525
         words = one.command(Room(device, tmp_path / one.name, 100.0))
-        assert isinstance(words, str) == (one.name == "apart"), "there are no runs yet"
         if "attnbench" in words:
             parser().parse_args(words[words.index("attnbench") + 1 :])
 
