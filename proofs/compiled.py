@@ -12,7 +12,6 @@ have the same ratio: their K is 32 bytes long.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -26,12 +25,10 @@ from math import inf
 from typing import Any, NamedTuple
 
 import impls
-from impls.errors import CantBeDone
 
 Launch = dict[str, Any]
 """The facts of a launch, and its problem."""
 LONGEST_S = 3600
-ERROR = re.compile(r"^\w[\w.]*Error\b.*", re.MULTILINE)
 KIB = 1 << 10
 
 
@@ -186,7 +183,7 @@ CORES = {90: "wgmma", 100: "tcgen05"}
 
 
 def broken(launch: Launch) -> list[str]:
-    """A line for each bound that a launch breaks."""
+    """What is wrong with a launch."""
     capability, row, kernel, width = (
         launch[name] for name in ("capability", "row", "kernel", "head_dim")
     )
@@ -237,10 +234,14 @@ def _tensor_cores(launch: Launch) -> list[str]:
     return []
 
 
-def described(launch: Launch) -> str:
-    """A launch in a line."""
+def faults(launches: Sequence[Launch]) -> list[str]:
+    """A line for each bound that a launch breaks."""
     what = ("row", "kernel", "dtype", "head_dim", "mask", "phase", "heads")
-    return " ".join(str(launch[name]) for name in what) + f" sm_{launch['capability']}"
+    return [
+        f"{' '.join(str(launch[name]) for name in what)} sm_{launch['capability']}: {line}"
+        for launch in launches
+        for line in broken(launch)
+    ]
 
 
 def our_rows() -> list[str]:
@@ -255,50 +256,25 @@ def compile_rows(rows: Sequence[str], capability: int, few: bool = False) -> lis
     with tempfile.TemporaryDirectory(prefix="attnbench-compiled-") as cache:
         env = {k: v for k, v in os.environ.items() if k not in hidden}
         env |= {"TRITON_CACHE_DIR": cache, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        done = subprocess.run(
-            [sys.executable, *words], env=env, capture_output=True, text=True, timeout=LONGEST_S
-        )
-    if done.returncode:
-        sys.stderr.write(done.stderr[-3000:])
-        errors = ERROR.findall(done.stderr) or [f"exit status {done.returncode}"]
-        raise CantBeDone(f"{', '.join(rows)} can't be compiled for sm_{capability}: {errors[-1]}")
+        more = {"env": env, "stdout": subprocess.PIPE, "text": True, "timeout": LONGEST_S}
+        done = subprocess.run([sys.executable, *words], check=True, **more)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def summary(row: str, capability: int, launches: Sequence[Launch]) -> str:
-    """A row on one kind of GPU in a line."""
-    facts = [launch for launch in launches if "refused" not in launch]
-    if not facts:
-        reasons = [launch["refused"] for launch in launches] or ["it takes none of the problems"]
-        return f"{row} sm_{capability}: {reasons[0]}"
-    registers, spilled = (max(x[fact] for x in facts) for fact in ("registers", "spilled"))
-    return (
-        f"{row} sm_{capability}: {len(facts)} launches, at most {registers} registers and "
-        f"{spilled} bytes spilled"
-    )
-
-
-def main(words: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("rows", nargs="*", metavar="ROW", help="; ".join(our_rows()))
-    parser.add_argument("--sm", type=int, nargs="+", default=list(CHIPS), choices=CHIPS)
-    arguments = parser.parse_args(words)
-
+def main(rows: Sequence[str]) -> int:
     def compiled(task: tuple[str, int]) -> list[Launch]:
-        launches = compile_rows([task[0]], task[1])
-        print(summary(*task, launches), flush=True)
-        return [launch for launch in launches if "refused" not in launch]
+        row, capability = task
+        launches = compile_rows([row], capability)
+        spilled = max((launch["spilled"] for launch in launches), default=0)
+        print(f"{row} sm_{capability}: {len(launches)} launches, {spilled} bytes spilled at most")
+        return launches
 
-    tasks = list(itertools.product(arguments.rows or our_rows(), arguments.sm))
-    try:
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            facts = list(itertools.chain(*pool.map(compiled, tasks)))
-    except CantBeDone as reason:
-        print(reason, file=sys.stderr)
-        return 2
-    faults = [f"{described(launch)}: {line}" for launch in facts for line in broken(launch)]
-    print(*faults, f"{len(facts)} launches; bounds broken: {len(faults)}", sep="\n")
-    return int(bool(faults))
+    tasks = itertools.product(rows or our_rows(), CHIPS)
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        launches = list(itertools.chain(*pool.map(compiled, tasks)))
+    lines = faults(launches)
+    print(*lines, f"{len(launches)} launches; bounds broken: {len(lines)}", sep="\n")
+    return int(bool(lines))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -128,10 +128,6 @@ def facts_of(kernel: Any, compiled: Any, log: str) -> dict[str, Any]:
     return facts
 
 
-def write(line: dict[str, Any]) -> None:
-    print(json.dumps(line), flush=True)
-
-
 class Compiler:
     """In place of ``JITFunction.run``, Gluon's too: compiles a launch and writes down its facts."""
 
@@ -147,7 +143,8 @@ class Compiler:
             # of a kernel that this process has compiled before, ptxas reports nothing more
             if compiled.hash not in compiler.facts:
                 compiler.facts[compiled.hash] = facts_of(kernel, compiled, log.getvalue())
-            write({"capability": capability, **compiler.case, **compiler.facts[compiled.hash]})
+            launch = {"capability": capability, **compiler.case, **compiler.facts[compiled.hash]}
+            print(json.dumps(launch), flush=True)
             return compiled
 
         jit.JITFunction.run = run
@@ -171,15 +168,11 @@ def main(capability: int, few: bool, rows: list[str]) -> None:
     compiler = Compiler(capability)
     for row in rows:
         variant = impls.table().rows[row]
-        least = [r for r in variant.requires if r.startswith("sm>=")]
-        if any(capability < int(r.removeprefix("sm>=")) for r in least):
-            write({"capability": capability, "row": row, "refused": f"needs {', '.join(least)}"})
-            continue
-        for problem, compiler.case, options in cases(variant, capability, few):
-            try:
-                call(variant, problem, options)
-            except (Unavailable, Unsupported) as reason:
-                write({"capability": capability, **compiler.case, "refused": str(reason)})
+        least = [r.removeprefix("sm>=") for r in variant.requires if r.startswith("sm>=")]
+        if capability >= max(map(int, least), default=0):
+            for problem, compiler.case, options in cases(variant, capability, few):
+                with suppress(Unavailable, Unsupported):
+                    call(variant, problem, options)
 
 
 if __name__ == "__main__":
