@@ -18,11 +18,12 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from attnbench.core.evidence import evidence_of, read_evidence
-from attnbench.core.record import Record, Time
+from attnbench.core.record import Record
 from attnbench.features.quality import model, real, recall
 from attnbench.features.quality.task import MARKS, Judgement, Result
 from attnbench.report.scenes import Scene, gather, scenes
 from proofs.answer_lm import TOKENS, LanguageModel, two
+from proofs.support import renew
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -85,12 +86,11 @@ class Speed:
     def others(self, length: int) -> list[Step]:
         """What is not exact softmax at a length, the fastest first."""
         answer = self.standings[length].answer
-        assert answer is not None
         exact, *_ = self._fastest_first(length, (*answer.leaders, *answer.same))
         steps = []
         for r in self.regime.timed(length).values():
             if r.computes != "softmax":
-                ahead = _time(r).high_s * (1 + self.margin) < _time(exact).low_s
+                ahead = r.time.high_s * (1 + self.margin) < exact.time.low_s
                 steps.append(Step(r.variant, r.computes, _ratio(exact, r), ahead))
         return sorted(steps, key=lambda s: -s.ratio[0])
 
@@ -120,17 +120,17 @@ class Speed:
 
     def _fastest_first(self, length: int, names: tuple[str, ...]) -> list[Record]:
         timed = self.regime.timed(length)
-        return sorted((timed[n] for n in names if timed[n].time), key=lambda r: _time(r).median_s)
+        return sorted((timed[n] for n in names if timed[n].time), key=lambda r: r.time.median_s)
 
 
 class Data:
     """The figures of the page, and by which command each was measured."""
 
-    def __init__(self, machine: Path, run: str) -> None:
-        (self.run,) = gather([machine / run])
+    def __init__(self) -> None:
+        (self.run,) = gather([MACHINE / RUN])
         self.scenes = scenes([self.run])
         kinds = ("reproduce", "recall", "model", "real", "lm", "caches")
-        self.evidence = {k: read_evidence(next(evidence_of(machine, k))) for k in kinds}
+        self.evidence = {k: read_evidence(next(evidence_of(MACHINE, k))) for k in kinds}
         self.lm = LanguageModel(self.evidence["lm"], self.evidence["caches"])
         (gpu_run,) = gather([H200 / H200_RUN])
         self.gpu_command = gpu_run.commands[0].partition(" --out")[0]
@@ -194,9 +194,8 @@ class Data:
         """What was trained to recall, the best after the same steps first."""
         late = {r.variant: r for r in self.by_time.results}
         for r in self.by_steps.judged():
-            state, step = r.more["state"], r.step
-            assert state and step
-            cells = recall_cell(r), recall_cell(late[r.variant]), two(step), f"{state:,}"
+            state = f"{r.more['state']:,}"
+            cells = recall_cell(r), recall_cell(late[r.variant]), two(r.step), state
             yield r.variant, r.computes, *cells
 
 
@@ -229,13 +228,8 @@ def with_interval(ratio: Ratio, unit: str = "") -> str:
     return f"{value}{unit} [{low}, {high}]"
 
 
-def _time(record: Record) -> Time:
-    assert record.time is not None
-    return record.time
-
-
 def _ratio(record: Record, other: Record) -> Ratio:
-    one, two = _time(record), _time(other)
+    one, two = record.time, other.time
     return one.median_s / two.median_s, one.low_s / two.high_s, one.high_s / two.low_s
 
 
@@ -271,9 +265,9 @@ def claims(data: Data) -> Iterator[tuple[str, bool]]:
     yield "one claim was not reproduced", data.claims("not reproduced") == ["one-head"]
 
 
-def new_page(machine: Path = MACHINE, run: str = RUN) -> str:
+def new_page() -> str:
     """The page."""
-    data = Data(machine, run)
+    data = Data()
     if wrong := [sentence for sentence, holds in claims(data) if not holds]:
         raise NotSoAnyMore("the figures don't say any more that " + "; that ".join(wrong))
     words = Environment(
@@ -296,20 +290,5 @@ def new_page(machine: Path = MACHINE, run: str = RUN) -> str:
     )
 
 
-def main(words: list[str]) -> int:
-    try:
-        page = new_page()
-    except NotSoAnyMore as why:
-        print(why)
-        return 1
-    if words == ["--write"]:
-        PAGE.write_text(page)
-        print(f"{PAGE.relative_to(ROOT)}: made")
-        return 0
-    same = PAGE.read_text() == page
-    print(f"{PAGE.relative_to(ROOT)}: {'as committed' if same else 'not as committed'}")
-    return int(not same)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(renew(PAGE, new_page(), sys.argv[1:]))

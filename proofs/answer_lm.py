@@ -34,17 +34,14 @@ class LanguageModel:
 
     def _figures(self, r: Result) -> tuple[str, ...]:
         needles = lm_cell(self.needles[r.variant].scores["found"])
-        token = r.more.get("of a token")
-        times = two(r.step), two(token if isinstance(token, QualityFigure) else None)
-        return self._likelihood(r), needles, *times
+        return self._likelihood(r), needles, two(r.step), two(r.more.get("of a token"))
 
     def each_cache(self) -> Iterator[tuple[str, ...]]:
         """Each and its figures."""
         for r in (*self.caches.results[:1], *self.caches.judged()):
-            same = r.more["same"]
-            assert isinstance(same, QualityFigure)
+            needles, same = lm_cell(r.more["needles"]), f"{r.more['same'].value:.0f}"
             beaten = ", ".join(f"`{name}`" for name in r.beaten_by) or "none"
-            cells = self._likelihood(r), lm_cell(needles_of(r)), f"{same.value:.0f}", two(r.step)
+            cells = self._likelihood(r), needles, same, two(r.step)
             yield f"`{r.variant}`", *cells, f"{r.memory:.2f}", beaten
 
     @property
@@ -63,10 +60,9 @@ class LanguageModel:
             yield "another attention", f"none of {len(self.passages.results) - 1}", *["–"] * 3, "no"
         for what, family in (("a cache in few bits", "few bits"), ("eviction", "eviction")):
             nearest = best(self.smaller(family), lambda r: r.memory or 1.0)
-            assert nearest
             gain = f"{nearest.memory:.2f} of the bytes, a token in {two(nearest.step)} of the time"
-            own = needles_of(self.caches.results[0])
-            yield what, *self._advice(nearest, gain, needles_of(nearest), own)
+            own = self.caches.results[0].more["needles"]
+            yield what, *self._advice(nearest, gain, nearest.more["needles"], own)
 
     def _advice(
         self, r: Result, gain: str, found: QualityFigure, own: QualityFigure
@@ -90,7 +86,7 @@ class LanguageModel:
         yield "int8 keeps the likelihood", keeps
         slower = self.cache("fp8").step
         yield "fp8 is slower", slower is not None and (slower.low or 0.0) > 1
-        full = needles_of(self.caches.results[0])
+        full = self.caches.results[0].more["needles"]
         own = self.needles[lm.BASELINE].scores["found"].value
         for r in (*self.passages.judged(), *self.mixed):
             if r.computes != "softmax":
@@ -100,7 +96,7 @@ class LanguageModel:
             found = self.needles[r.variant].scores["found"].value
             yield f"{r.variant} is faster and loses needles", found < own
         for r in self.smaller("eviction"):
-            yield f"{r.variant} finds fewer needles", needles_of(r).value < full.value
+            yield f"{r.variant} finds fewer needles", r.more["needles"].value < full.value
 
     def _likelihood(self, r: Result) -> str:
         score = r.scores.get("likelihood")
@@ -115,13 +111,6 @@ class LanguageModel:
     def smaller(self, family: str) -> list[Result]:
         """Caches of a family that hold fewer bytes, the most likely first."""
         return [r for r in self.caches.judged() if r.family == family and (r.memory or 1) < 1]
-
-
-def needles_of(r: Result) -> QualityFigure:
-    """The share that a cache finds."""
-    found = r.more["needles"]
-    assert isinstance(found, QualityFigure)
-    return found
 
 
 def best(some: Sequence[Result], cost: Callable[[Result], float]) -> Result | None:

@@ -42,11 +42,10 @@ def new_report(report: str, run: str) -> Iterator[Path]:
 
 def different(report: str, new: Path) -> list[str]:
     """The files that are not as they are committed, or not there on one side."""
-    files = [
+    old, fresh = (
         {str(p.relative_to(base)): p.read_bytes() for p in base.rglob("*.*") if p.is_file()}
         for base in (ROOT / report, new)
-    ]
-    old, fresh = files
+    )
     return sorted(n for n in {*old, *fresh} - {PICTURE} if old.get(n) != fresh.get(n))
 
 

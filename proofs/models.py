@@ -262,16 +262,13 @@ def _prepare() -> None:
     transformers.PreTrainedConfig.__repr__ = object.__repr__
     gc.set_threshold(50_000)
     for name in (AT_LOAD, AFTERWARDS):
-        attend = _counted(transformers.AttentionInterface()[name])
-        transformers.AttentionInterface.register(name, attend)
+        attend = transformers.AttentionInterface()[name]
 
+        def count_call(*args: Any, attend: Callable[..., Any] = attend, **more: Any) -> Any:
+            CALLS["all"] += 1
+            return attend(*args, **more)
 
-def _counted(attend: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **more: Any) -> Any:
-        CALLS["all"] += 1
-        return attend(*args, **more)
-
-    return call
+        transformers.AttentionInterface.register(name, count_call)
 
 
 def sweep(types: Sequence[str] = ()) -> list[Outcome]:
@@ -293,29 +290,22 @@ def page(outcomes: Sequence[Outcome]) -> str:
     """``docs/models.md``."""
     tried = [x for x in outcomes if not x.skipped]
     refused, whole = [x for x in tried if x.reasons], [x for x in tried if not x.reasons]
-    called, own = [x for x in whole if x.calls], [x for x in whole if not x.calls]
-    cases = Counter(result for x in tried for result, _ in x.cases.values())
     words = Environment(loader=FileSystemLoader(HERE), keep_trailing_newline=True)
+    words.filters["names"] = _names
     return words.get_template("models.md.jinja").render(
         transformers=transformers.__version__,
+        cases=Counter(result for x in tried for result, _ in x.cases.values()),
         types=len(outcomes),
         made=len(tried),
-        cases=f"{cases.total():,}",
-        agree=f"{cases[AGREES]:,}",
-        refused=cases[REFUSED],
-        differ=cases[DIFFERS],
-        errors=cases[ERROR],
-        called=_list(x for x in called if x.sdpa),
-        beyond=_list(x for x in called if not x.sdpa),
-        own=_list(x for x in own if not x.sdpa),
-        own_sdpa=_list(x for x in own if x.sdpa),
+        called=[x for x in whole if x.calls],
+        own=[x for x in whole if not x.calls],
+        refused=len(refused),
         why=_rows((x.model, "; ".join(x.reasons)) for x in refused),
         skipped=_rows((x.model_type, x.skipped) for x in outcomes if x.skipped),
-        counts=[len(called), len(own), len(refused), len(outcomes) - len(tried)],
     )
 
 
-def _list(outcomes: Iterable[Outcome]) -> str:
+def _names(outcomes: Iterable[Outcome]) -> str:
     names = ", ".join(sorted({x.model for x in outcomes}))
     return textwrap.fill(names, 100, break_long_words=False) or "None."
 

@@ -7,6 +7,7 @@ puts the new one in its place.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import impls
@@ -32,14 +33,14 @@ def new_page() -> str:
     return "\n".join(parts)
 
 
-def main() -> int:
-    """The exit status: 0 where the page is that of the table."""
-    if "--write" in sys.argv[1:]:
-        PAGE.write_text(new_page())
-    same = PAGE.exists() and PAGE.read_text() == new_page()
-    print(f"{PAGE.relative_to(ROOT)} is {'what' if same else 'not what'} the table says")
+def renew(page: Path, text: str, words: Sequence[str]) -> int:
+    """Put a page in its place where ``--write`` asks for it; 1 where its file is another one."""
+    if "--write" in words:
+        page.write_text(text)
+    same = page.exists() and page.read_text() == text
+    print(f"{page.relative_to(ROOT)} is {'up to date' if same else 'out of date'}")
     return int(not same)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(renew(PAGE, new_page(), sys.argv[1:]))
