@@ -123,6 +123,7 @@ ALL: dict[str, Truth] = {k: v for file in FILES for k, v in tomllib.loads(file.r
 
 def capture(name: str, folder: Path) -> SeenCalls | None:
     """The calls that capture finds in a program; None where it says nothing."""
+    folder.mkdir(exist_ok=True)
     for file, mended in (("prog.py", False), ("mended.py", True)):
         text = text_of(ALL[name], mended=mended)
         (folder / file).write_text(re.sub(r"[ ]*#@\w+", "", text))
@@ -226,56 +227,50 @@ def step_s(folder: Path, file: str) -> tuple[float, float]:
     return median(steps[1:] or steps), check
 
 
-def gains(name: str, folder: Path) -> bool:
-    """Print a promise beside what the program gains; true where its interval holds."""
+def capture_faults(name: str, folder: Path) -> list[str]:
+    """What capture says wrongly of a program."""
+    return faults(ALL[name], capture(name, folder))
+
+
+def gains(name: str, folder: Path) -> list[str]:
+    """What a promise misses, which is printed beside what the program gains."""
     calls = capture(name, folder)
     if calls is None:
-        print(f"MISSES {name}: nothing was captured", flush=True)
-        return False
-    promise, ratios, equal = promise_of(calls), [], True
+        return ["nothing was captured"]
+    promise, ratios, misses = promise_of(calls), [], []
     off = max((t.get("equal_to", EQUAL) for _, t in facts_of(ALL[name])), default=EQUAL)
     for _ in range(PAIRS):
         runs = {f: step_s(folder, f) for f in random.sample(["prog.py", "mended.py"], 2)}
         (mended_s, mended), (plain_s, plain) = runs["mended.py"], runs["prog.py"]
         ratios.append(mended_s / plain_s)
-        equal = equal and math.isclose(plain, mended, rel_tol=off)
+        if not math.isclose(plain, mended, rel_tol=off):
+            misses = ["its mended form computes something else"]
     f, words = promise.factor, {w for s in promise.sites for w in s.mend}
     holds, interval = f.low <= max(ratios) and min(ratios) <= f.high, f"[{f.low:.2f}, {f.high:.2f}]"
     if calls.overlap:  # whose share of the time is not known: it is not to lose
-        holds, interval = median(ratios) <= 1 + MARGIN, "not promise_of"
-    print(
-        f"{'holds' if holds and equal else 'MISSES':6} {name}: {f.value:.2f} {interval}, "
-        f"program {median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); "
-        f"{words or 'nothing'}{'' if equal else '; its mended form computes something else'}",
-        flush=True,
-    )
-    return holds and equal
+        holds, interval = median(ratios) <= 1 + MARGIN, "not promised"
+    span = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+    offer = f"{f.value:.2f} {interval} by {words or 'nothing'}"
+    print(f"{name}: promises {offer}, program {span}", flush=True)
+    return misses if holds else [*misses, "its promise does not hold"]
 
 
 def main() -> int:
     """A line a program with something wrong; the status is 1 where there is one."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("names", nargs="*")
+    parser.add_argument("names", nargs="*", default=list(ALL))
     parser.add_argument("--gains", action="store_true")
     options = parser.parse_args()
-    names = options.names or list(ALL)
-    with tempfile.TemporaryDirectory(prefix="planted-") as top:
-        folders = {name: Path(top, name) for name in names}
-        for folder in folders.values():
-            folder.mkdir()
-        if options.gains:
-            holding = [gains(*each) for each in folders.items()]
-            print(f"{sum(holding)} of {len(holding)} promises hold")
-            return int(not all(holding))
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            results = list(pool.map(capture, names, folders.values()))
-    wrong = 0
-    for name, calls in zip(names, results, strict=True):
-        if sentences := faults(ALL[name], calls):
-            wrong += 1
-            print(f"{name}: {'; '.join(sentences)}")
-    print(f"{len(names) - wrong} of {len(names)} programs are told rightly")
-    return int(wrong > 0)
+    ask, at_once = (gains, 1) if options.gains else (capture_faults, AT_ONCE)
+    right = 0
+    with tempfile.TemporaryDirectory(prefix="planted-") as top, ThreadPoolExecutor(at_once) as pool:
+        folders = [Path(top, name) for name in options.names]
+        for name, wrong in zip(options.names, pool.map(ask, options.names, folders), strict=True):
+            right += not wrong
+            print(*(f"{name}: {sentence}\n" for sentence in wrong), sep="", end="", flush=True)
+    what = "promises hold" if options.gains else "programs are told rightly"
+    print(f"{right} of {len(options.names)} {what}")
+    return int(right < len(options.names))
 
 
 if __name__ == "__main__":

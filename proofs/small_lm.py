@@ -1,6 +1,6 @@
 """Train the small language model that ``quality lm --model small`` and the tests stand on.
 
-    python -m proofs.small_lm [--steps N] [--out FOLDER]
+    python -m proofs.small_lm
 
 A Llama of three layers on 1,024 byte pairs, trained on one thread in minutes on two
 books in ``proofs/texts`` (Lewis Carroll, Alice's Adventures in Wonderland, 1865; Hezekiah
@@ -11,7 +11,6 @@ their questions, so that these are no strangers to the model, though it is too s
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 
@@ -33,7 +32,7 @@ SIZES = {
 }  # fmt: skip
 STAGES = ((128, 16, 0.6), (256, 8, 0.4))
 """Tokens of a sequence, sequences of a step, and the share of the steps."""
-RATE, WARMUP = 2e-3, 100
+STEPS, RATE, WARMUP = 600, 2e-3, 100
 
 
 def make_tokenizer(text: str) -> PreTrainedTokenizerFast:
@@ -84,12 +83,12 @@ class Sequences:
         return torch.tensor(rows + [self._needles(length) for _ in range(count // 4)])
 
 
-def train(model: LlamaForCausalLM, sequences: Sequences, steps: int) -> None:
+def train(model: LlamaForCausalLM, sequences: Sequences) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.01)
     step, start = 0, time.process_time()
     for length, count, share in STAGES:
-        for _ in range(round(share * steps)):
-            left = 1 - step / steps
+        for _ in range(round(share * STEPS)):
+            left = 1 - step / STEPS
             for group in optimizer.param_groups:
                 group["lr"] = RATE * min(1.0, (step + 1) / WARMUP, 3 * left + 0.02)
             ids = sequences.batch(length, count)
@@ -102,14 +101,10 @@ def train(model: LlamaForCausalLM, sequences: Sequences, steps: int) -> None:
             step += 1
             if step % 100 == 0:
                 took = time.process_time() - start
-                print(f"{step} of {steps}, {took:.0f} s: loss {float(loss):.2f}", flush=True)
+                print(f"{step} of {STEPS}, {took:.0f} s: loss {float(loss):.2f}", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--out", type=Path, default=OUT)
-    asked = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     text = "".join(file.read_text() for file in sorted((HERE / "texts").glob("*.txt")))
@@ -122,9 +117,9 @@ def main() -> None:
     model = LlamaForCausalLM(LlamaConfig(**SIZES))
     numbers = sum(x.numel() for x in model.parameters())
     print(f"{len(text):,} characters, {len(tokens):,} tokens; {numbers:,} numbers in the model")
-    train(model, Sequences(tokens, tokenize), asked.steps)
-    model.to(torch.bfloat16).save_pretrained(asked.out)
-    tokenizer.save_pretrained(asked.out)
+    train(model, Sequences(tokens, tokenize))
+    model.to(torch.bfloat16).save_pretrained(OUT)
+    tokenizer.save_pretrained(OUT)
 
 
 if __name__ == "__main__":
