@@ -104,14 +104,16 @@ def as_they_are(problem: Problem, budget: int) -> Recall:
     return lambda x: x
 
 
-def plain_int8(problem: Problem, scale: str) -> Recall:
-    """Whole numbers up to 127 of the scale."""
-    return _in_spans(problem, scale, lambda x, most: (127 * x / most).round() * most / 127)
+def _whole(most_code: int, problem: Problem, scale: str) -> Recall:
+    """Whole numbers up to one of the scale."""
+
+    def rounded(x: Tensor, most: Tensor) -> Tensor:
+        return (most_code * x / most).round() * most / most_code
+
+    return _in_spans(problem, scale, rounded)
 
 
-def plain_int4(problem: Problem, scale: str) -> Recall:
-    """Whole numbers up to 7 of the scale."""
-    return _in_spans(problem, scale, lambda x, most: (7 * x / most).round() * most / 7)
+plain_int8, plain_int4 = partial(_whole, 127), partial(_whole, 7)
 
 
 def plain_fp8(problem: Problem, scale: str) -> Recall:
