@@ -186,6 +186,7 @@ def test_the_lengths_are_those_of_the_ladder_that_both_take():
     assert search.rungs[0] == 112
     note = "3 of 13 lengths are left out: the mask padding:100 does not fit them"
     assert search.left_out() == [note]
+    assert planned(mask=("padding:256",), seq=("240", "272")).rungs == [256, 272]
     assert planned("mha", "mha?core=einsum", mask=("none",)).problem.level == "layer"
 
 

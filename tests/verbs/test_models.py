@@ -57,7 +57,6 @@ def test_its_page_has_a_table_for_each_kind_and_its_rows_name_theirs(run, tmp_pa
     assert used == {("linear", "gated_delta"), *softmax} and report.contents.runs[0].layers
 
 
-@pytest.mark.slow
 def test_choose_answers_for_each_kind_and_weighs_them_by_how_many_there_are(run):
     folder, _ = run
     chosen = ("choose", *MODEL, "--from", folder)

@@ -5,7 +5,9 @@ import json
 
 import pytest
 
+from attnbench.core.record import Status
 from attnbench.core.wire import plain
+from attnbench.features.report.contents import why_none
 from attnbench.report.scenes import gather, scenes
 from tests.report.page import runs
 from tests.report.page.runs import timed
@@ -51,6 +53,19 @@ def test_a_lead_that_twins_of_the_run_have_too_is_none_and_nothing_overtakes(apa
     (scene,) = scenes([runs.ran(records)])
     assert [standing.sure for standing in scene.standings] == [sure, sure]
     assert bool(scene.crossings) == (sure == "clear")
+
+
+@pytest.mark.parametrize(
+    ("records", "why"),
+    [
+        ([runs.other("gla")], "nothing exact was tried"),
+        ([runs.other("gla"), runs.untimed("sdpa", Status.WRONG)], "wrong"),
+        ([runs.untimed("sdpa", Status.UNSUPPORTED)], "unsupported"),
+    ],
+)
+def test_a_length_without_a_winner_says_why(records, why):
+    (scene,) = scenes([runs.ran(records)])
+    assert why_none(scene, runs.PROBLEM.kv_len) == why
 
 
 def test_what_a_run_may_be_trusted_for_is_said(read):
