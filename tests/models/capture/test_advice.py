@@ -47,7 +47,13 @@ def advice_for(site, keys, **more):
     return Advice({site.site: [{**entry, **more}]})
 
 
-@pytest.mark.parametrize(("name", "key"), OUTSIDE, ids=map("-".join, OUTSIDE))
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        pytest.param(*each, marks=[pytest.mark.slow] if n % 3 else [], id="-".join(each))
+        for n, each in enumerate(OUTSIDE)
+    ],
+)
 def test_a_mended_call_is_made_in_its_place_and_gives_the_same(name, key):
     program = PROGRAMS[name][0]
     plain, site = run(program)

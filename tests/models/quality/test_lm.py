@@ -142,6 +142,7 @@ def test_a_text_or_a_passage_that_is_too_short_is_refused(tokens, length, words)
         draw_passages([1] * tokens, lambda text: [1] * len(text), length, 3, 0)
 
 
+@pytest.mark.slow
 def test_exact_variants_predict_what_the_original_does_and_find_what_it_finds(measured):
     for name in ("sdpa", "chunked"):
         row = measured(name)
@@ -279,6 +280,7 @@ def test_after_a_distillation_more_is_kept_and_the_model_is_as_it_was(measured, 
     assert measured("sdpa")["status"] == "measured"
 
 
+@pytest.mark.slow
 def test_a_distillation_of_no_time_is_one_step(measured):
     row = measured("linear.elu", distil_s=1e-9)
     assert row["distilled"]["tokens"] == distil.TOGETHER * distil.BLOCK

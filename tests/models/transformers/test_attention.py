@@ -226,11 +226,18 @@ def test_a_word_that_means_something_is_refused_by_its_name(asked, sentence):
 
 PADS = ("none", "left")
 FULL = ("einsum", "matmul", "matmul.prescale", "chunked", "online", "window.blocked")
-COMPILED = pytest.param("flex", "left", marks=pytest.mark.slow)
-"""It has no backward on a CPU."""
+QUICK = ("einsum", "chunked", "sdpa")
 
 
-@pytest.mark.parametrize(("variant", "pad"), [*product([*FULL, "sdpa"], PADS), COMPILED])
+def cells(*variants):
+    """Variants with each padding, most of them slow tests; flex has no backward on a CPU."""
+    return [
+        cell if cell[0] in QUICK else pytest.param(*cell, marks=pytest.mark.slow)
+        for cell in (*product(variants, PADS), ("flex", "left"))
+    ]
+
+
+@pytest.mark.parametrize(("variant", "pad"), cells(*FULL, "sdpa"))
 def test_sinks_of_gpt_oss_are_served(variant, pad):
     model = made("gpt_oss")
     with torch.no_grad():
@@ -241,15 +248,14 @@ def test_sinks_of_gpt_oss_are_served(variant, pad):
     same(model, f"attnbench:{variant}", asked(model, pad), asks)
 
 
-@pytest.mark.parametrize(("variant", "pad"), [*product(FULL, PADS), COMPILED])
+@pytest.mark.parametrize(("variant", "pad"), cells(*FULL))
 def test_the_soft_cap_and_the_scale_of_gemma_2_are_served(variant, pad):
     model = made("gemma2", attn_logit_softcapping=2.0, query_pre_attn_scalar=9)
     asks = (forward, tokens) if pad == "left" else (forward, gradients, tokens)
     same(model, f"attnbench:{variant}", asked(model, pad), asks)
 
 
-@pytest.mark.parametrize("pad", ["none", "left"])
-@pytest.mark.parametrize("variant", [*FULL[:-1], "sdpa"])
+@pytest.mark.parametrize(("variant", "pad"), cells(*FULL[:-1], "sdpa")[:-1])
 def test_the_attention_of_qwen3_next_is_served_beside_its_delta_rule(variant, pad):
     model = made("qwen3_next", layer_types=["linear_attention", "full_attention"])
     asks = (forward, tokens) if pad == "left" else (forward, gradients, tokens)
