@@ -20,7 +20,6 @@ from attnbench.sweep.presets import PRESETS
 from impls.masks import Mask
 from impls.problem import Problem
 from tests.report.page import runs
-from tests.report.page.reading import seen
 from tests.report.page.runs import ran, timed
 
 
@@ -121,24 +120,3 @@ def test_every_record_is_there_without_its_samples_and_every_figures_numbers(fil
     held = unpacked(page.split('id="blob">')[1].split("<")[0])["cells"]
     assert set(re.findall(r'href="#cell=(\d+)"', page)) == set(held)
     assert 1 < len(held) < len(cells)
-
-
-@pytest.mark.parametrize(
-    ("width", "height"), [(1440, 900), pytest.param(390, 844, marks=pytest.mark.slow)]
-)
-def test_the_first_screen_answers_and_says_how_sure_it_is(small, width, height):
-    tab = small(width=width, height=height)
-    assert seen(tab, ".verdicts tr[data-n] .use .name") == ["sdpa", "sdpa"]
-    assert seen(tab, ".sures") == ["clear", "clear"]
-    assert seen(tab, ".headline")[0].startswith("To train at 256 tokens, use sdpa: 12.0 ms [11.8,")
-    first = seen(tab, ".verdicts .rest")[0]
-    assert "3.20× [3.07, 3.33] faster than the next, matmul" in first
-    assert ("70\u00a0% fidelity to softmax" in first) == (width == 1440)
-    confidence, only = tab.locator("#answer .how-sure").all_inner_texts()
-    assert confidence.startswith("Confidence: of 6 answers 6 are clear; 9 samples a timing")
-    assert only.startswith("If you may choose only one: sdpa, within 1.25× of the best on 6 of 6")
-    for part in ("#controls", "#variants summary", ".verdicts tbody:last-child tr:not([hidden])"):
-        box = tab.locator(part).bounding_box()
-        assert box["y"] >= 0 and box["y"] + box["height"] < height, part
-    links = tab.locator("nav a").all_inner_texts()
-    assert links[1:] == tab.locator("section h2").all_text_contents()
