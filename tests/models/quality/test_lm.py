@@ -280,7 +280,6 @@ def test_after_a_distillation_more_is_kept_and_the_model_is_as_it_was(measured, 
     assert measured("sdpa")["status"] == "measured"
 
 
-@pytest.mark.slow
 def test_a_distillation_of_no_time_is_one_step(measured):
     row = measured("linear.elu", distil_s=1e-9)
     assert row["distilled"]["tokens"] == distil.TOGETHER * distil.BLOCK
