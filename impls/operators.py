@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
     from impls.problem import Problem
@@ -56,6 +56,12 @@ class TensorSpec:
     """What its values lie between, ends included."""
     holds: tuple[str, int] | None = None
     """The input that is a view of its first channels, and of how many."""
+
+    def __post_init__(self) -> None:
+        for what, words, known in (("axis", self.axes, Axis), ("draw", (self.draw,), Draw)):
+            for word in words:
+                if word not in get_args(known):
+                    raise ValueError(f"{what} {word!r} is not one of {', '.join(get_args(known))}")
 
     def shape(self, problem: Problem) -> tuple[int, ...]:
         """The sizes of its axes."""

@@ -8,6 +8,7 @@ from msgspec import ValidationError
 
 from attnbench.core.wire import convert, plain
 from impls.masks import Mask
+from impls.operators import TensorSpec
 from impls.problem import InvalidProblem, Problem
 from impls.spec import DTYPES, InvalidRow, Variant
 
@@ -157,3 +158,15 @@ def test_a_row_survives_json_with_every_field():
 def test_a_problem_that_cannot_exist_names_the_valid_choices(changes, says):
     with pytest.raises(InvalidProblem, match=says):
         Problem().with_(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"axes": ("batch", "furlongs")}, "axis 'furlongs' is not one of batch, heads, kv_heads"),
+        ({"draw": "a lottery"}, "draw 'a lottery' is not one of normal, unit, log decay, rate"),
+    ],
+)
+def test_an_input_of_an_unknown_kind_is_refused_in_a_sentence(changes, says):
+    with pytest.raises(ValueError, match=says):
+        TensorSpec(**{"axes": ("batch",), **changes})

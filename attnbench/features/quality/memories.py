@@ -105,7 +105,7 @@ def as_they_are(problem: Problem, budget: int) -> Recall:
 
 
 def _whole(most_code: int, problem: Problem, scale: str) -> Recall:
-    """Whole numbers up to one of the scale."""
+    """Each number as a whole multiple of its span's largest over ``most_code``."""
 
     def rounded(x: Tensor, most: Tensor) -> Tensor:
         return (most_code * x / most).round() * most / most_code
